@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib
 import itertools
 import os
 import signal
@@ -13,7 +11,6 @@ import uuid
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
@@ -29,7 +26,10 @@ from faultlab.servers import Server
 from faultlab.unprivileged import chown_to_server_user
 from faultlab.unsynced_sqlite import SQLITE, sync_nothing
 
-pytest_plugins = ["faultlab.pytest_plugin", "tests.compiled_cache", "tests.trials", "tests.short_reports", "pytester"]
+pytest_plugins = [
+    "faultlab.pytest_plugin", "tests.compiled_cache", "tests.forked_workers", "tests.trials", "tests.short_reports",
+    "pytester",
+]  # fmt: skip
 
 _PATIENCE = 2.0
 """Seconds until processes and threads that a test has stopped must be gone."""
@@ -68,10 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None]:
+def pytest_collection() -> Generator[None]:
     """Collect tests without the garbage collector, which takes a quarter of that time; let it run seldom afterwards."""
     gc.disable()
-    _import_tests(session.config)
     yield
     gc.freeze()  # the tests stay: the collector need not scan them
     gc.set_threshold(20_000)  # of the 700 by default: 5 % less processor time (2026-11-24)
@@ -102,24 +101,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     item.stash[_failed] = item.stash.get(_failed, False) or report.failed
     return report
-
-
-def _import_tests(config: pytest.Config) -> None:
-    """Import the test modules of the whole suite, each pytest worker from another one on.
-
-    On a fresh checkout pytest compiles each module that it imports, and keeps the result: so each worker compiles
-    a share, and not all of them everything, which takes seven seconds.
-    """
-    input_: dict[str, Any] = getattr(config, "workerinput", {})
-    folder = config.rootpath / "tests"
-    if not input_ or [config.rootpath / argument for argument in config.args] != [folder]:
-        return
-    files = sorted(folder.rglob("test_*.py"))
-    first = len(files) * int(input_["workerid"].removeprefix("gw")) // input_["workercount"]
-    for file in [*files[first:], *files[:first]]:
-        # pytest imports a module that fails once more, and reports it
-        with contextlib.suppress(Exception, pytest.skip.Exception):
-            importlib.import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))
 
 
 @pytest.fixture(scope="session")
