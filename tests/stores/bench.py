@@ -36,6 +36,9 @@ HOURLY = Rule("0 * * * *", "UTC")
 _OF_ROWS = ("INSERT INTO {table}", "UPDATE {table}", "DELETE FROM {table}", "SELECT")
 """How statements begin that change a table's rows and nothing else."""
 
+_OF_STATISTICS = ("ANALYZE", "ALTER TABLE {table} SET (autovacuum_enabled =")
+"""How statements begin that change what a database knows of the rows and nothing else."""
+
 LOST = (PreemptedError, AlreadyFinishedError)
 """What a lease that its own holder has settled may raise: both say that nothing was changed."""
 
@@ -154,7 +157,8 @@ class Bench:
 
     def execute(self, statement: str, **values: Any) -> int:
         """Execute SQL past the store, `{table}` standing for the table; return how many rows it concerned."""
-        self.sql.as_made &= statement.startswith(_OF_ROWS)
+        self.sql.as_made &= statement.startswith((*_OF_ROWS, *_OF_STATISTICS))
+        self.sql.remembered |= statement.startswith(_OF_STATISTICS)
         with self.sql.connect() as connection:
             done: int = connection.execute(sa.text(statement.format(table=self.table)), values).rowcount
             return done

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
 from tests.stores.bench import Bench
-from tests.stores.databases import MULTIPLEXER, MYSQLCLIENT, PAIRS, PGBOUNCER, SharedDatabases
+from tests.stores.databases import MULTIPLEXER, MYSQLCLIENT, PAIRS, PGBOUNCER, SharedDatabases, folder_for
 from tests.trials import take_turns, tests_below
 
 _BY_CONNECTION = {
@@ -30,6 +30,12 @@ _BY_TRANSACTION = {
 _BY_PLANNER = {"test_plans", "test_queue_plans", "test_types"}
 """The modules about what a statement reads, which each database decides for itself."""
 
+_BY_VALUE = {
+    "test_filters", "test_headers", "test_listing", "test_read_only", "test_schedule_sizes", "test_sizes",
+    "test_unreadable", "test_values",
+}  # fmt: skip
+"""The modules about what a database stores and finds: each database has its own types and collations."""
+
 _ANALYSED = (["never analysed", "never"], ["analysed", "while idle"], ["while leased"])
 """Whether and when a database gathers statistics before a test looks at its plans: a test on a database takes one."""
 
@@ -41,7 +47,8 @@ _SAME_STATEMENTS = ("rdb_compat", "postgresql")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Choose the tests of the suite; the others are trials.
 
-    Each test of a store runs on every database. Poolers and other drivers get the tests about connections, and their
+    Each test of `rdb` runs on every database. So do the tests of `rdb_compat` that are about connections, plans or
+    values; the others run on one database in turn. Poolers and other drivers get the tests about connections, and their
     turn of those about transactions. So do the conditions of a test that is repeated under several ones.
     """
     here = tests_below(__file__, items)
@@ -59,6 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     take_turns((item for item in about_transactions if item.path.stem.endswith("forks")), ["warm"], ["cold"])
     take_turns((item for item in here if item.path.stem in _BY_PLANNER), *_ANALYSED)
     take_turns(about_transactions, ["rdb_compat-sqlite"], ["rdb_compat-mariadb"], ["rdb_compat-postgresql"])
+    chosen = _BY_CONNECTION | _BY_TRANSACTION | _BY_PLANNER | _BY_VALUE
+    take_turns((item for item in here if item.path.stem not in chosen), ["rdb_compat-sqlite"], ["rdb_compat-mariadb"])
 
 
 def _is_same_server(value: object) -> bool:
@@ -73,11 +82,18 @@ def databases(lab: Lab) -> Iterator[SharedDatabases]:
         yield databases
 
 
+@pytest.fixture(autouse=True)
+def reused_sessions(request: pytest.FixtureRequest, databases: SharedDatabases) -> Iterator[None]:
+    """Let tests use sessions of PostgreSQL of earlier tests, unless they are about connections."""
+    with contextlib.nullcontext() if request.path.stem in _BY_CONNECTION else databases.sessions.lent():
+        yield
+
+
 @pytest.fixture(params=PAIRS, ids="-".join)
-def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
+def bare(request: pytest.FixtureRequest, databases: SharedDatabases) -> Iterator[Bench]:
     """Each kind of store on each database, its table not made."""
     type_, database = request.param
-    bench = databases.bench(type_, database, tmp_path)
+    bench = databases.bench(type_, database, folder_for(request, database))
     try:
         yield bench
     finally:

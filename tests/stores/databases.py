@@ -17,10 +17,11 @@ from faultlab.laboratory import Lab
 from faultlab.mariadb import MariaDB
 from faultlab.mysql_multiplexer import MultiplexedMariaDB
 from faultlab.pgbouncer import PgBouncer
-from faultlab.postgresql import PostgreSQL
+from faultlab.postgresql import SUPERUSER, PostgreSQL
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from tests.stores.bench import Bench
+from tests.stores.reused_sessions import ReusedSessions
 from tests.stores.rows import SqlRows, plain_engine
 
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL}
@@ -43,6 +44,8 @@ PAIRS = [*SQL_PAIRS, ("rdb", MYSQLCLIENT), *(("rdb", pooler) for pooler in POOLE
 SERVER_PAIRS = [(type_, database) for database in KINDS for type_ in STORES]
 """The stores on a SQL server."""
 
+_FORGET = sa.text("DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relname = ANY(:tables))")
+
 on_our_tables = pytest.mark.parametrize(
     "bare",
     [*(("rdb", database) for database in (*DATABASES, PGBOUNCER)), ("redis", "redis")],
@@ -53,6 +56,12 @@ on_our_tables = pytest.mark.parametrize(
 
 on_sql = pytest.mark.parametrize("bare", SQL_PAIRS, indirect=True, ids="-".join)
 """For tests of features that only SQL databases have."""
+
+
+def folder_for(request: pytest.FixtureRequest, database: str) -> Path:
+    """Return a folder for SQLite's file. Other databases need none: to make one takes a millisecond."""
+    folder: Path = request.getfixturevalue("tmp_path") if database == "sqlite" else Path("/nowhere")
+    return folder
 
 
 def pooler_of(database: str) -> str:
@@ -67,6 +76,7 @@ class SharedDatabases:
         self._lab = lab
         self._urls: dict[str, str] = {}
         self._engines: dict[str, sa.Engine] = {}
+        self.sessions = ReusedSessions(lab.kept)
         self._numbers = defaultdict[tuple[str, str], Iterator[int]](itertools.count)
         self._unused = defaultdict[tuple[str, str], list[int]](list)
         self._kept = defaultdict[tuple[type[Bench], str, str, bool], list[SqlRows]](list)
@@ -85,25 +95,45 @@ class SharedDatabases:
     def made(self, bench: Bench, new: bool = False, unchecked: bool = False) -> Iterator[None]:
         """Give the bench an empty table: a new one, or an emptied table of an earlier test, which costs less.
 
-        Tests marked `new_table` look at plans: databases keep statistics of the rows that a table had. Tests marked
-        `unchecked` write what CHECK constraints forbid: they share the tables without these among themselves.
+        Tests marked `new_table` look at plans: databases keep statistics of the rows that a table had, which are
+        removed. SQLite's tables are copied anew. Tests marked `unchecked` write what CHECK constraints forbid: they
+        share the tables without these among themselves.
         """
         url = sa.make_url(bench.url)
+        on_sqlite = url.drivername == "sqlite"
         kind = (type(bench), bench.type, f"{url.drivername}:{url.port}")
-        if not new and (kept := self._kept[*kind, unchecked]):
+        kept = self._kept[*kind, unchecked]
+        if kept and not (new and on_sqlite):
             self._unused[bench.type, bench.url].append(int(bench.table.rpartition("_")[2]))
-            bench.settle_on(kept.pop())
-            bench.sql.empty()
+            rows = kept.pop(0 if new else -1)
+            bench.settle_on(rows)
+            if new or rows.remembered:
+                self._forget(rows)
+                rows.renew()
+            else:
+                rows.empty()
         else:
             bench.make()
         yield
-        if not new and isinstance(bench.rows, SqlRows) and bench.rows.as_made:
-            self._kept[*kind, bench.rows.unchecked].append(bench.rows)
+        rows = bench.rows
+        if isinstance(rows, SqlRows) and rows.as_made and not (on_sqlite and rows.remembered):
+            kept = self._kept[*kind, rows.unchecked]
+            kept.insert(0 if rows.remembered else len(kept), rows)
+
+    def _forget(self, rows: SqlRows) -> None:
+        """Remove PostgreSQL's statistics of the tables, for which it takes its superuser."""
+        url = sa.make_url(rows.url)
+        if url.drivername == "postgresql":
+            server = self._lab.shared(PostgreSQL)
+            place = url.set(username=SUPERUSER, port=server.port).render_as_string(hide_password=False)
+            with self._kept_engine(place).begin() as connection:
+                connection.execute(_FORGET, {"tables": rows.tables})
 
     def _engine(self, url: str, database: str) -> sa.Engine | None:
         """Return what looks at the rows of all tests on a server, so that no test needs a connection for it."""
-        if database in ("sqlite", "redis"):
-            return None
+        return None if database in ("sqlite", "redis") else self._kept_engine(url)
+
+    def _kept_engine(self, url: str) -> sa.Engine:
         if url not in self._engines:
             self._engines[url] = engine = plain_engine(url)
             sa.event.listen(engine, "connect", self._keep)
@@ -116,9 +146,10 @@ class SharedDatabases:
         self._lab.kept.add(record.info["descriptor"])
 
     def close(self) -> None:
-        """Close the connections that look at rows."""
+        """Close the connections that stay open from test to test."""
         for engine in self._engines.values():
             engine.dispose()
+        self.sessions.close()
 
     def _url(self, database: str) -> str:
         if database == MYSQLCLIENT:
@@ -129,5 +160,7 @@ class SharedDatabases:
                 self._lab.shared_pooler(POOLERS[database]) if database in POOLERS else self._lab.shared(kinds[database])
             )
             url = server.url(server.create_database())
+            if database == "postgresql":
+                self.sessions.port = server.port
             self._urls[database] = url.replace("mysql:", "mysql+mysqldb:") if database == MYSQLCLIENT else url
         return self._urls[database]

@@ -25,6 +25,9 @@ Spoilt = tuple[str, str, str]
 MANY = 500
 """Rows that leave traces in a table when they are deleted."""
 
+_SHARED = ("psched_nodes", "psched_stats", "psched_actions")
+"""Tables that all stores of a database share."""
+
 
 def plain_engine(url: str) -> sa.Engine:
     """Return an engine that knows nothing of psched, with one connection while idle."""
@@ -101,6 +104,8 @@ class SqlRows:
         """Whether nothing has been done to the table but to its rows, and by `spoil`."""
         self.unchecked = False
         """Whether `spoil` has dropped the table's CHECK constraints."""
+        self.remembered = False
+        """Whether the database may know of the rows that are gone: by statistics, or since many were deleted."""
         self._columns = columns
         self._beside = beside
         parsed = sa.make_url(url)
@@ -168,7 +173,7 @@ class SqlRows:
         connection.exec_driver_sql("PRAGMA writable_schema = OFF")
 
     def copy(self, keys: Sequence[str], due: Callable[[int], int]) -> None:
-        self.as_made &= len(keys) < MANY
+        self.remembered |= len(keys) >= MANY
         copies = [{"copy": key, "copy_due": due(i) * self._columns.per_second} for i, key in enumerate(keys) if i]
         names = sa.column("copy", sa.String(255)), sa.column("copy_due", sa.BigInteger)
         with self.connect() as connection:
@@ -209,11 +214,31 @@ class SqlRows:
         with self.connect() as connection:
             connection.execute(table.delete().where(table.c.fence == fence))
 
+    @property
+    def tables(self) -> list[str]:
+        """The table and those beside it."""
+        return [self.table, *(f"{self.table}_{end}" for end in self._beside)]
+
     def empty(self) -> None:
         """Delete all rows, also of the tables beside it."""
         with self.connect() as connection:
-            for name in (self.table, *(f"{self.table}_{end}" for end in self._beside)):
+            for name in self.tables:
                 connection.execute(sa.table(name).delete())
+
+    def renew(self) -> None:
+        """Empty the tables as if they had just been made, and those that all stores of the database share.
+
+        PostgreSQL's statistics of the columns stay.
+        """
+        with self.connect() as connection:
+            on_postgresql = connection.dialect.name == "postgresql"
+            for names in [", ".join(self.tables)] if on_postgresql else self.tables:
+                connection.exec_driver_sql(f"TRUNCATE TABLE {names}")
+            if on_postgresql:
+                connection.exec_driver_sql(f"ALTER TABLE {self.table} RESET (autovacuum_enabled)")
+            for name in _SHARED if self._beside else ():
+                connection.execute(sa.table(name).delete())
+        self.remembered = False
 
     def drop(self) -> None:
         self.as_made = False

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from psched.store import ScheduleStore
 from psched.store.ledger import Ledger
 from tests.stores.bench import Bench
-from tests.stores.databases import KINDS, SharedDatabases
+from tests.stores.databases import KINDS, SharedDatabases, folder_for
 
 
 @pytest.fixture(params=["sqlite", *KINDS, "redis"])
-def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
+def bare(request: pytest.FixtureRequest, databases: SharedDatabases) -> Iterator[Bench]:
     """A table of `rdb` on each database, and one on Redis, not made yet."""
-    bench = databases.bench("redis" if request.param == "redis" else "rdb", request.param, tmp_path)
+    type_, folder = "redis" if request.param == "redis" else "rdb", folder_for(request, request.param)
+    bench = databases.bench(type_, request.param, folder)
     try:
         yield bench
     finally:

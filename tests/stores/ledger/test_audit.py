@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -34,15 +35,17 @@ def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: P
 
 
 @pytest.fixture
-def store(bare: Bench) -> Iterator[ScheduleStore]:
+def store(bare: Bench, databases: SharedDatabases) -> Iterator[ScheduleStore]:
     """It, with its ledger."""
-    ledger = bare.table if bare.compat else None
-    settings = StoreSettings(bare.url, "host/1/h", bare.table, reckoning="vixie 2026a", ledger=ledger)
-    store = open_stores(bare.type, settings).schedules
-    assert store is not None
-    store.create_tables()
-    yield store
-    store.close()
+    with contextlib.nullcontext() if bare.compat else databases.made(bare):
+        ledger = bare.table if bare.compat else None
+        settings = StoreSettings(bare.url, "host/1/h", bare.table, reckoning="vixie 2026a", ledger=ledger)
+        store = open_stores(bare.type, settings).schedules
+        assert store is not None
+        with contextlib.closing(store):
+            if bare.compat:
+                store.create_tables()
+            yield store
 
 
 @pytest.fixture

@@ -38,7 +38,8 @@ def keep(bench: Bench, store: ScheduleStore) -> Iterator[Keep]:
         found = stores.schedules if stores.queue is None else stores.queue
         assert found is not None
         opened.append(found)
-        found.create_tables()
+        if kind == "queue":
+            found.create_tables()
         return found
 
     yield open_one

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from psched.store import TaskStore
-from tests.stores.databases import DATABASES, PAIRS, SharedDatabases
+from tests.stores.databases import DATABASES, PAIRS, SharedDatabases, folder_for
 from tests.stores.queue.bench import QueueBench
 
 
@@ -29,21 +29,21 @@ def made_bench(
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
-def bench(
-    request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path, new_table: bool
-) -> Iterator[QueueBench]:
+def bench(request: pytest.FixtureRequest, databases: SharedDatabases, new_table: bool) -> Iterator[QueueBench]:
     """Each kind of queue on each database."""
-    with made_bench(databases, *request.param, tmp_path, new=new_table) as bench:
+    type_, database = request.param
+    with made_bench(databases, type_, database, folder_for(request, database), new=new_table) as bench:
         yield bench
 
 
 @pytest.fixture(params=[*DATABASES, "redis"])
 def ours(
-    request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path, new_table: bool, unchecked: bool
+    request: pytest.FixtureRequest, databases: SharedDatabases, new_table: bool, unchecked: bool
 ) -> Iterator[QueueBench]:
     """Each queue that is psched's own: `rdb` on each database, and `redis`."""
     type_ = "redis" if request.param == "redis" else "rdb"
-    with made_bench(databases, type_, request.param, tmp_path, new=new_table, unchecked=unchecked) as bench:
+    folder = folder_for(request, request.param)
+    with made_bench(databases, type_, request.param, folder, new=new_table, unchecked=unchecked) as bench:
         yield bench
 
 
