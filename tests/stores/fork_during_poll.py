@@ -17,7 +17,7 @@ from faultlab.proxy import Proxy
 from tests.stores.bench import Bench
 
 _PROGRAM = Path(__file__).with_name("forking_during_poll.py")
-FORKS = 8
+FORKS = 3
 """Processes that forking_during_poll.py forks."""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from psched.backends import open_stores
 from psched.store import ScheduleStore, StoreSettings
 
-TIMES = 100
+TIMES = 40
 
 
 def main(type_: str, url: str, table: str) -> None:

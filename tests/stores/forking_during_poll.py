@@ -19,7 +19,7 @@ from typing import Any
 
 import psched
 
-FORKS = 8
+FORKS = 3
 _PATIENCE = 20.0
 """Seconds after which a process that has not polled hangs."""
 _DRIVERS = ("psycopg", "pymysql", "MySQLdb", "redis", "sqlalchemy")

@@ -34,11 +34,16 @@ def _in_groups(columns: Sequence[str], size: int) -> list[Sequence[str]]:
     return [columns[number : number + size] for number in range(0, len(columns), size)]
 
 
-QUEUE_COLUMNS = _in_groups(_columns_of(queue_table(MetaData(), "q", partial_indexes=True)), 1)
+_QUEUE_COLUMNS = _columns_of(queue_table(MetaData(), "q", partial_indexes=True))
+QUEUE_COLUMNS = [
+    *((database, group) for database in ("sqlite", "redis") for group in _in_groups(_QUEUE_COLUMNS, 1)),
+    *((database, group) for database in ("mariadb", "postgresql") for group in _in_groups(_QUEUE_COLUMNS, _AT_ONCE)),
+]
 SCHEDULE_COLUMNS = _in_groups(_columns_of(schedules_table(MetaData(), "s")), _AT_ONCE)
-"""All columns. A test spoils a group of them, each in rows of its own.
+"""All columns, for tasks also the database. A test spoils a group of them, each in rows of its own.
 
-For tasks each group is one column: with the users of many spoilt rows, an acquire reads few of all users.
+For tasks each group is one column where a column takes any value: with the users of many spoilt rows, an acquire reads
+few of all users.
 """
 
 

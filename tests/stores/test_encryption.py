@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -17,14 +18,19 @@ from psched.backends import open_stores
 from psched.backends.common.connection_options import Tls, encryption_finding
 from psched.backends.sql import open_database
 from psched.store import StoreSettings
+from tests.stores.databases import KINDS
 
 pytestmark = pytest.mark.needs("openssl")
 
 
-@pytest.fixture
-def certificate(own_server: Server) -> Certificate:
-    """The certificate that the server shows from now on."""
-    return certify(own_server)
+@pytest.fixture(scope="module", params=list(KINDS))
+def certified(request: pytest.FixtureRequest, lab: Lab) -> Iterator[tuple[Server, Certificate]]:
+    """Each kind of server, with the certificate that it shows."""
+    with lab.private(KINDS[request.param]) as server:
+        yield server, certify(server)
+
+
+on_mariadb = pytest.mark.parametrize("certified", ["mariadb"], indirect=True)
 
 
 def certify(server: Server) -> Certificate:
@@ -65,7 +71,9 @@ def told(url: str, tls: dict[str, str]) -> str:
 def test_doctor_says_whether_a_connection_is_encrypted_and_verified(own_server: Server) -> None:
     unnamed = own_server.url(own_server.create_database())
     assert told(unnamed, {}) == "not encrypted"
+    assert not cipher(unnamed, {})
     ca = str(certify(own_server).file)
+    assert cipher(unnamed, {})  # without `tls`, too
     named = unnamed.replace(HOST, "localhost")
     own = f"?sslmode=verify-full&sslrootcert={ca}" if named.startswith("postgresql") else f"?ssl_ca={ca}"
     for url, tls, verify in [
@@ -78,12 +86,12 @@ def test_doctor_says_whether_a_connection_is_encrypted_and_verified(own_server: 
         assert told(url, tls) == encryption_finding(True, verify, "", None).message
 
 
-def test_doctor_asks_mysqlclient_as_well(lab: Lab) -> None:
+@on_mariadb
+def test_doctor_asks_mysqlclient_as_well(certified: tuple[Server, Certificate]) -> None:
     prerequisites.require_mysqlclient()
-    with lab.private(MariaDB) as server:
-        certify(server)
-        url = server.url(server.create_database()).replace("mysql:", "mysql+mysqldb:")
-        assert told(url, {"verify": "none"}).startswith("encrypted, but the server's certificate is not verified")
+    server, _ = certified
+    url = server.url(server.create_database()).replace("mysql:", "mysql+mysqldb:")
+    assert told(url, {"verify": "none"}).startswith("encrypted, but the server's certificate is not verified")
 
 
 REMEDY = "set `tls:` with `ca`, the file of the authority that signed the certificate"
@@ -108,8 +116,9 @@ def test_what_a_network_can_read_or_forge_is_a_warning_unless_it_is_asked_for(
     assert finding.text.endswith(words or "") and (REMEDY in finding.text) == finding.warning
 
 
-def test_a_server_is_trusted_by_its_certificate_and_its_name(own_server: Server, certificate: Certificate) -> None:
-    unnamed = own_server.url(own_server.create_database())
+def test_a_server_is_trusted_by_its_certificate_and_its_name(certified: tuple[Server, Certificate]) -> None:
+    server, certificate = certified
+    unnamed = server.url(server.create_database())
     named = unnamed.replace(HOST, "localhost")
     ca = str(certificate.file)
     for url, tls in [(named, {"ca": ca}), (unnamed, {"ca": ca, "verify": "ca"}), (unnamed, {"verify": "none"})]:
@@ -123,21 +132,13 @@ def test_a_server_is_trusted_by_its_certificate_and_its_name(own_server: Server,
         assert PASSWORD not in str(caught.value)
 
 
-def test_mysqlclient_refuses_a_certificate_of_another_name_or_authority(lab: Lab) -> None:
+@on_mariadb
+def test_mysqlclient_refuses_a_certificate_of_another_name_or_authority(certified: tuple[Server, Certificate]) -> None:
     prerequisites.require_mysqlclient()
-    with lab.private(MariaDB) as server:
-        made = certify(server)
-        url = server.url(server.create_database()).replace("mysql:", "mysql+mysqldb:")
-        assert cipher(url, {"verify": "none"})
-        for tls in ({"verify": "full"}, {"ca": str(made.file)}):
-            with pytest.raises(sa.exc.OperationalError, match="TLS/SSL error|certificate") as caught:
-                cipher(url, tls)
-            assert PASSWORD not in str(caught.value)
-
-
-def test_without_tls_settings_pymysql_encrypts_where_the_server_offers_it(lab: Lab) -> None:
-    with lab.private(MariaDB) as server:
-        url = server.url(server.create_database())
-        assert cipher(url, {}) == ""
-        certify(server)
-        assert cipher(url, {})
+    server, made = certified
+    url = server.url(server.create_database()).replace("mysql:", "mysql+mysqldb:")
+    assert cipher(url, {"verify": "none"})
+    for tls in ({"verify": "full"}, {"ca": str(made.file)}):
+        with pytest.raises(sa.exc.OperationalError, match="TLS/SSL error|certificate") as caught:
+            cipher(url, tls)
+        assert PASSWORD not in str(caught.value)

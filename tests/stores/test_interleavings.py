@@ -41,11 +41,13 @@ def test_no_order_of_statements_breaks_a_promise(bench: Bench) -> None:
     assert refusals > 0, "nobody was ever late: these seeds prove nothing"
 
 
+@pytest.mark.in_suite_on("rdb-sqlite", "redis-redis")
 def test_a_removed_fence_is_found(bench: Bench) -> None:
     with unfenced_scripts(), rewritten(FENCE):
         assert find_violation(bench)
 
 
+@pytest.mark.in_suite_on("rdb_compat-sqlite", "rdb-mariadb")
 def test_a_removed_row_count_check_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sa.CursorResult, "rowcount", property(lambda result: 1))
     monkeypatch.setattr("psched.backends.sql.mysql._THEN", "; SET done = 1; IF done = 1 THEN ")

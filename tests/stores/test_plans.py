@@ -17,14 +17,14 @@ from tests.stores.statements import Watch, watched
 
 pytestmark = [on_sql, pytest.mark.new_table]
 
-DUE, WAITING = 1500, 4500
+DUE, WAITING = 1500, 2000
 FEW = 400
-"""Rows a call may look at, of 6,000. Generous: what is to be caught reads all that is stored, or all that is due."""
+"""Rows a call may look at, of 3,500. Generous: what is to be caught reads all that is stored, or all that is due."""
 
 
 @pytest.fixture
 def crowd(bench: Bench, store: ScheduleStore) -> ScheduleStore:
-    """A store with a backlog of 1,500 due rows and 4,500 that wait."""
+    """A store with a backlog of 1,500 due rows and 2,000 that wait."""
     stop_analysing(bench)
     keys = [f"key{n:05}" for n in range(DUE + WAITING)]
     bench.fill(store, keys, lambda i: (LONG_AGO if i < DUE else FAR_OFF) + i)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,15 +75,21 @@ def place(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: 
 
 
 @pytest.fixture(scope="session")
-def elsewhere(lab: Lab) -> Callable[[str], str]:
-    """A function that returns the URL of another database on a server."""
+def elsewhere(lab: Lab) -> Callable[[str, str, str], str]:
+    """A function that returns the URL of another database on a server, with this table of this type."""
 
     @cache
     def url(database: str) -> str:
         server = lab.shared(KINDS[database])
         return server.url(server.create_database())
 
-    return url
+    @cache
+    def made(database: str, type_: str, table: str) -> str:
+        with closing(QueueBench(type_, url(database), table)) as bench:
+            bench.make()
+        return url(database)
+
+    return made
 
 
 def orders(bench: QueueBench) -> list[str]:
@@ -183,6 +190,8 @@ def test_a_database_error_of_the_caller_s_is_the_driver_s_own(place: Place) -> N
         return caught.value
 
     error = caller.run(work)
+    bench.execute("ALTER TABLE {table}_gone RENAME TO {table}")
+    bench.sql.as_made = True
     module = type(error).__module__
     assert module.startswith(("sqlalchemy", "django", "sqlite3", "pymysql", "MySQLdb", "psycopg", "asyncpg", "psched"))
     if module.startswith("psched"):  # PostgreSQL has said that there is no such table, without failing
@@ -190,16 +199,15 @@ def test_a_database_error_of_the_caller_s_is_the_driver_s_own(place: Place) -> N
 
 
 def test_a_caller_on_another_database_is_refused_and_may_go_on(
-    place: Place, elsewhere: Callable[[str], str], tmp_path: Path
+    place: Place, elsewhere: Callable[[str, str, str], str], tmp_path: Path
 ) -> None:
     bench, queue, caller = place
     if bench.database == "sqlite":
-        other = f"sqlite:///{tmp_path}/other.db"
-        sqlite3.connect(tmp_path / "other.db").close()
+        another = QueueBench(bench.type, f"sqlite:///{tmp_path}/other.db", bench.table)
+        another.make()
     else:
-        other = elsewhere({"mysql": "mariadb"}.get(bench.database, bench.database))
-    another = QueueBench(bench.type, other, bench.table)
-    another.make()
+        name = {"mysql": "mariadb"}.get(bench.database, bench.database)
+        another = QueueBench(bench.type, elsewhere(name, bench.type, bench.table), bench.table)
     stranger = type(caller)(another.plain_url)
     names = (another.plain_url.database, bench.sql.plain_url.database)
 

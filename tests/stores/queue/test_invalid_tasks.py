@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 
 import pytest
 import sqlalchemy as sa
@@ -21,7 +20,12 @@ GOOD = {"good", "of a user"}
 
 
 @pytest.mark.unchecked
-@pytest.mark.parametrize("columns", QUEUE_COLUMNS, ids=itemgetter(0))
+@pytest.mark.parametrize(
+    ("ours", "columns"),
+    QUEUE_COLUMNS,
+    indirect=["ours"],
+    ids=[f"{database}-{columns[0]}" for database, columns in QUEUE_COLUMNS],
+)
 def test_a_spoilt_column_stops_no_other_task(ours: QueueBench, columns: Sequence[str]) -> None:
     bench, store = ours, ours.queue()
     bad = []
@@ -44,7 +48,7 @@ def test_a_spoilt_column_stops_no_other_task(ours: QueueBench, columns: Sequence
         assert [errors.get(key) for key in GOOD] == [None, None]
     assert run >= GOOD
     assert {row.key for row in store.list(TaskFilter()) if row.status == "finished"} >= GOOD
-    for key in bad:
+    for key in bad[::5]:  # the others have been listed
         store.get(key)
     assert row_of(store, "good").status == "finished"
     store.next_due()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -131,20 +131,20 @@ def purge(store: TaskStore) -> None:
     assert store.purge(100) == 0
 
 
-@pytest.mark.parametrize("verb", [get, submit, settle, steer, purge])
-def test_no_verb_reads_the_whole_table(crowd: QueueBench, store: TaskStore, verb: Callable[[TaskStore], None]) -> None:
+def test_no_verb_reads_the_whole_table(crowd: QueueBench, store: TaskStore) -> None:
     fill(crowd, store, None, analysed=True)
-    with watched(crowd) as watch:
-        verb(store)
-    see_that_few_rows_were_read(watch, FEW)
+    for verb in (get, submit, settle, steer, purge):
+        with watched(crowd) as watch:
+            verb(store)
+        see_that_few_rows_were_read(watch, FEW)
 
 
 def fill(bench: QueueBench, store: TaskStore, user: str | None, analysed: bool) -> None:
     """Add 1,500 due rows."""
     limit = None if user is None else 3
-    store.submit(
-        [NewTask(f"backlog{n:04}", "backlog", run_at=LONG_AGO + n, user=user, max_running=limit) for n in range(1500)]
-    )
+    keys = [f"backlog{n:04}" for n in range(1500)]
+    store.submit([NewTask(keys[0], "backlog", run_at=LONG_AGO, user=user, max_running=limit)])
+    bench.rows.copy(keys, lambda n: LONG_AGO + n)
     if analysed:
         bench.execute(
             {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE {table}", "postgresql": "ANALYZE {table}"}[bench.database]
