@@ -36,8 +36,8 @@ _RUNNING = 2.0
 _RECONNECT = 0.05
 """Seconds between two attempts to connect to a fetching child."""
 _LONGEST_PAUSE = 60.0
-_SETTLEMENT = 0.05
-"""Seconds between two settlements."""
+_SETTLEMENT = 0.025
+"""Seconds between two settlements. A task that waits behind a run for longer is returned to the fetching child."""
 
 
 class FetcherConnection:
