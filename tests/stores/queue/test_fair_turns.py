@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -132,6 +133,22 @@ def test_a_new_priority_or_user_is_seen_at_once(ours: QueueBench) -> None:
     assert keys_of(store.acquire(5, 100)) == ["b"]
     ours.submit(other, ["c"], user="u")
     assert keys_of(store.acquire(5, 100)) == ["c"]
+
+
+def test_a_lower_priority_is_seen_while_each_acquire_finds_other_tasks(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["first"])
+    assert keys_of(store.acquire(10, 100)) == ["first"]
+    ours.submit(store, ["low"], priority=-7)
+    numbers = itertools.count()
+
+    def low_is_acquired() -> bool:
+        ours.submit(store, [key := f"usual{next(numbers)}"])
+        found = keys_of(store.acquire(10, 100))
+        assert found[0] == key
+        return found[1:] == ["low"]
+
+    assert eventually(low_is_acquired)
 
 
 def test_the_first_task_of_a_higher_priority_goes_before_a_backlog(ours: QueueBench) -> None:
