@@ -93,7 +93,9 @@ class Forks:
 
     @property
     def pids(self) -> list[int]:
-        """The server's parent, and the server, if a program was asked for."""
+        """The server's parent, and the server, if a program was asked for. Waits until the parent has told its pid."""
+        if not self._told:
+            self._told = self._connection.recv(64)
         with suppress(BlockingIOError):
             self._told += self._connection.recv(64, socket.MSG_DONTWAIT)
         return [int(line) for line in self._told.split(b"\n")[:-1]]

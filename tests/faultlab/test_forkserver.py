@@ -110,6 +110,12 @@ def test_sessions_have_servers_of_their_own_with_the_modules_they_ask_for(
     assert len(pids) == servers + 1, "of one parent"
 
 
+def test_the_pid_of_a_new_servers_parent_is_known_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(forkserver_client.PARENT, raising=False)
+    with forkserver_client.Forks() as forks:
+        assert [psutil.Process(pid).ppid() for pid in forks.pids] == [os.getpid()]
+
+
 def test_what_a_server_forks_is_a_leak_and_the_server_is_none(tmp_path: Path) -> None:
     (tmp_path / "wait.py").write_text(_WAIT)
     with Lab() as lab, pytest.MonkeyPatch.context() as patch:
