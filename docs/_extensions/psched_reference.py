@@ -20,7 +20,7 @@ from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from psched.backends.rdb import calendars, delivery_watermarks, node_registry, outbox, run_stats, visitor_actions
+from psched.backends.rdb import delivery_watermarks, node_registry, outbox, run_stats, visitor_actions
 from psched.backends.rdb import schema as rdb
 from psched.backends.sql import ledger, run_output
 from psched.config import from_mapping
@@ -132,7 +132,7 @@ _MADE_BY: dict[str, Callable[..., sa.Table]] = {
     "psched_schedules_ledger": ledger.ledger_table,
     "psched_schedules_changes": ledger.changes_table,
     "psched_schedules_output": run_output.output_table,
-    "psched_schedules_calendars": calendars.calendars_table,
+    "psched_schedules_calendars": rdb.calendars_table,
     "psched_schedules_outbox": outbox.outbox_table,
     "psched_queue_outbox": outbox.outbox_table,
     "psched_schedules_watermarks": delivery_watermarks.watermarks_table,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from markdown_it import MarkdownIt
@@ -52,6 +54,25 @@ def test_every_page_that_a_message_or_docstring_names_exists() -> None:
     }
     assert {(file, name) for file, name in named if not _exists(ROOT / "README.md", name)} == set()
     assert named
+
+
+@pytest.mark.parametrize("extension", sorted(_DOCS.glob("_extensions/*.py")), ids=lambda path: path.stem)
+def test_every_name_of_psched_that_an_extension_of_the_site_imports_exists(extension: Path) -> None:
+    imports = [node for node in ast.walk(ast.parse(extension.read_text())) if isinstance(node, ast.ImportFrom)]
+    named = [
+        (node.module, each.name) for node in imports for each in node.names if str(node.module).startswith("psched")
+    ]
+    missing = [name for name in named if not _can_be_imported(*name)]
+    assert named and not missing
+
+
+def _can_be_imported(module: str, name: str) -> bool:
+    """Return whether `from module import name` works."""
+    try:
+        resolve_name(f"{module}.{name}")
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def _targets(page: Path) -> list[str]:
