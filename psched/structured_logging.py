@@ -35,6 +35,7 @@ _RUN_FIELDS = ("section", "key", "type", "attempt", "fence", "scheduled_time", "
 _RESERVED = frozenset({
     *("ts", "level", "event", "message", "logger", "node", "pid", "duration_ms", "error", "traceback", "stack"),
     *_RUN_FIELDS,
+    "backfill",
 })  # fmt: skip
 
 
@@ -48,8 +49,8 @@ attach(_keep_current, "run_start", "run_end")
 def run_context() -> dict[str, Any]:
     """Return log fields that describe the run of the calling thread or coroutine; empty outside of a run.
 
-    The fields are section, key, type, attempt, fence, scheduled_time (ISO 8601) and trace_id. Unknown fields are left
-    out. In a thread that a handler starts, the fields are empty. They are set in a thread started by
+    The fields are section, key, backfill, type, attempt, fence, scheduled_time (ISO 8601) and trace_id. Unknown fields
+    are left out. In a thread that a handler starts, the fields are empty. They are set in a thread started by
     `asyncio.to_thread`, and if the handler starts the thread with the `run` method of `contextvars.copy_context()` as
     its target.
     """

@@ -108,6 +108,12 @@ def test_extra_fields_are_added_and_never_replace_those_of_psched(lines: io.Stri
     assert line["ratio"] == "nan", "JSON has no NaN"
 
 
+def test_no_extra_field_looks_like_the_backfill_of_a_run(lines: io.StringIO) -> None:
+    log.info("sent", extra={"backfill": "of the user"})
+    (line,) = written(lines)
+    assert line["backfill_"] == "of the user" and "backfill" not in line
+
+
 def test_control_characters_and_lines_are_escaped(lines: io.StringIO) -> None:
     log.info("a\nb\x1b[2J\x9b\u2028\u202e – ü")
     text = lines.getvalue()
