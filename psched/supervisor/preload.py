@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import psched.application.conversion  # noqa: F401 – for typed functions: else 4 MB more in each child (2026-11-29)
 from psched.application import ApplicationSpec
 from psched.config import Settings, preload_listeners
 from psched.cron import validate
