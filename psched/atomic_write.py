@@ -18,7 +18,7 @@ def write_atomically(path: Path, parts: Iterable[str], *, replace: bool = True, 
     """Write a text to a temporary file in the same folder, and rename it.
 
     A symbolic link stays, and its target is replaced. A replaced file keeps its mode, unless `mode` is given. Anything
-    but a regular file, such as a pipe, is written in place. Raises OSError that names `path`; FileExistsError if it
+    but a regular file, such as a pipe, is written in place. Raises OSError that names `path`; FileExistsError if `path`
     exists and `replace` is false.
     """
     try:

@@ -104,7 +104,10 @@ class RunnableFilter:
             self._defer_alone(claim, reason)
 
     def _retry_of(self, claim: Claim, reason: str) -> Retry:
-        """Return the retry that defers a schedule for the longest wait, without counting an attempt."""
+        """Return the retry that defers the row.
+
+        A schedule waits for the longest time, and no attempt counts. A task waits as after a failure.
+        """
         version = version_of(claim.row)
         if version is None:
             return Retry(claim.lease, self._wait(claim.row.attempts), reason)

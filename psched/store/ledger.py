@@ -31,7 +31,7 @@ PAUSE_AFTER: Final = "pause-after"
 RESUME: Final = "resume"
 RUN_NOW: Final = "run-now"
 UPGRADE: Final = "upgrade"
-"""The action recorded, once, for a schedule that is older than its ledger. It has the definition at that time."""
+"""The action recorded, once, for a schedule that is older than its ledger, with the definition at that time."""
 
 BACKFILL: Final = "backfill"
 """The detail of an entry whose run belongs to a backfill. If the run enqueued a task, the detail is the key of the
@@ -66,7 +66,7 @@ class Entry:
 
 
 OnCommit = Callable[[Any], object]
-"""More work in a store's transaction. It calls `TaskStore.submit` with its argument as `connection`."""
+"""A function that adds work to a store's transaction: it calls `TaskStore.submit` with its argument as `connection`."""
 
 
 def runs_after(row: ScheduleRow, entry: Entry) -> int | None:

@@ -12,7 +12,7 @@ KEPT_ACTIONS = 10_000
 class VisitorAction(NamedTuple):
     """An action that a visitor requested, recorded before it is done. `at`: unix seconds by the database's clock.
 
-    `key`: the schedule or task; empty if the action is about many. `detail`: which ones in that case, or other details.
+    `key`: the schedule or task; empty for an action on many tasks. `detail`: which tasks these are, or the changes.
     """
 
     at: float
@@ -31,5 +31,5 @@ class VisitorActions(Protocol):
     def last(self, limit: int, key: str | None = None) -> Sequence[VisitorAction]:
         """Return the last actions, or the last actions on one key; the latest comes first.
 
-        Reads at most 1,000 actions.
+        On Redis, `key` is only searched for in the last 1,000 actions.
         """

@@ -293,7 +293,8 @@ def test_only_init_creates_a_sqlite_file(fresh: Commands) -> None:
 def test_a_missing_folder_is_named_and_no_table(fresh: Commands, type_: str, folder: str, found: str) -> None:
     url = f"sqlite:///{folder}/psched.db"
     fresh.configure(f"development:\n  type: {type_}\n  url: {url}\n  schedules: {{}}\n  queue: {{table: q}}\n")
-    expected = f"url: the folder {folder} of the SQLite file {found}; create or mount it, or configure another one"
+    remedy = "create or mount the folder, or configure another file"
+    expected = f"url: the folder {folder} of the SQLite file {found}; {remedy}"
     for command in (("init",), ("list",), ("show", "k"), ADD, ("queue", "list"), ("queue", "submit", "k", "t", "{}")):
         assert fresh.fault(*command) == expected
     assert {one["message"] for one in fresh("doctor", "--json").json if not one["ok"]} == {expected}

@@ -72,7 +72,8 @@ class Retries:
     SPAN = 10.0
     """Limits for a call without a deadline: the number of conflicts, and the seconds that it retries."""
     LONGEST = 0.5
-    """The longest pause before an attempt under a deadline. It is short, because the deadline is the end of a lease."""
+    """The longest pause after a lost connection, if there is a deadline. It is short, because the deadline is the end
+    of a lease."""
 
     def __init__(self, begun: float, until: float | None, clock: Clock, logins: LoginBackoff | None = None) -> None:
         """`begun`: when the call began. `until`: its deadline, or None if the caller itself repeats the call."""

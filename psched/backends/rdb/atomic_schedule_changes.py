@@ -111,7 +111,7 @@ class AtomicScheduleChanges:
         return self._records.has_change_of(connection, first.key, number)
 
     def _locked(self, connection: sa.Connection, keys: Sequence[str]) -> dict[str, _Columns]:
-        """Lock the rows with these keys, and return their columns without the data. `now`: the database's clock."""
+        """Lock these rows, and return their columns without the data. The column `now` is the database's clock."""
         found: dict[str, _Columns] = {}
         for start in range(0, len(keys), BATCH):
             text, values = self._lock.step_on(connection, keys[start : start + BATCH], {})

@@ -2,9 +2,9 @@
 
 A band is a set of rows with the same precedence: the rows of one priority with user, or the rows of one priority
 without user. Higher bands are acquired first. The list of bands is read again if it is more than a second old, or if
-the known bands have too few rows. If they have some rows, it is read at most every 50 ms. A queue without users and
-priorities has one band: it is acquired like schedules. Its list of bands does not expire, because the statement itself
-takes nothing if a higher band has rows.
+the known bands have too few rows. If the known bands have some rows, the list is read at most every 50 ms. A queue
+without users and priorities has one band, and is acquired like schedules. The list of its bands does not expire,
+because the statement itself takes nothing if a higher band has rows.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class FairAcquire:
     def _some_types(self, connection: Connection, bands: Sequence[int], types: WantedTypes) -> WantedTypes:
         """Return `types`, or `TYPES_AT_ONCE` types with due rows if more types are read separately.
 
-        Continues, in the order of names, after the types of the last acquire, because all their users may be at their
-        limits.
+        Continues, in the order of names, after the types of the last acquire, because all users of those types may be
+        at their limits.
         """
         if not types.too_many:
             return types
@@ -178,7 +178,7 @@ class _AcquireInTurn:
     def _take_turns(self, order: Sequence[str], patient: bool = False) -> None:
         """Lease a row for each turn in `order`. Only the first users get their turns: as many as `_MOST_USERS` allows.
 
-        If a user gets fewer rows than it has turns, it has no more due rows, or its next row is too large.
+        A user that gets fewer rows than turns has no more due rows, or has a next row that is too large.
         """
         shares = Counter(order)
         self.had_turn |= {user: self.waiting[user] for user in shares if user not in self.served}

@@ -292,7 +292,7 @@ def users_table(metadata: sa.MetaData, queue: str) -> sa.Table:
 def band_of(user: str | None, priority: int) -> int:
     """Return the band of a waiting or running task.
 
-    All rows of a band have the same precedence; higher bands are claimed first.
+    All rows of a band have the same precedence; higher bands are acquired first.
     """
     return priority if user is None else priority + USER_BAND
 

@@ -41,12 +41,12 @@ _WALK = 64
 _STRIDE = 8
 """How many users are read before the next test whether the users found so far may run enough tasks."""
 _SHORT_WALK = 4
-"""How many more users are read even if the window is enough, so that other users get their share. Only every other
-acquire does so.
+"""How many more users are read even if the window is enough, so that other users get their share. Only every second
+acquire reads these users.
 """
 
 _Range = tuple[int, WantedTypes]
-"""A band, and either one separately read type or all types. Users are read in the order of their names within it."""
+"""A band, and either one separately read type or all types. Within it, users are read in the order of their names."""
 
 FirstRows = Mapping[str, Mapping[Any, Any]]
 """The first due row of each user."""

@@ -75,7 +75,7 @@ class CompatTaskCounts(CompatCounts):
     """
 
     def __init__(self, database: Database, table: sa.Table, first_timeout: int) -> None:
-        """`first_timeout`: finished tasks have timeouts up to this one."""
+        """`first_timeout`: the latest timeout that a finished task can have."""
         super().__init__(database, table)
         self._first_timeout = first_timeout
 

@@ -65,7 +65,7 @@ _RETIRED = 1_000_000_000
 """Seconds that are subtracted from the timeout of a finished row."""
 
 _FIRST_TIMEOUT = 1_300_000_000
-"""No worker acquires a row whose timeout is at or below this."""
+"""Unix seconds. No worker acquires a row whose timeout is at or before this time."""
 
 _FINISHED = {"created_at": None}
 """The column that identifies a finished row."""
@@ -211,7 +211,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         done, row = self._database.run(work)
         if not done:
             raise ScheduleError(
-                f"{key!r}: timed out waiting for the table lock; other workers hold it while they claim tasks; try "
+                f"{key!r}: timed out waiting for the table lock; other workers hold it while they acquire tasks; try "
                 "again"
             )
         if row is None or row["created_at"] is None:
@@ -380,14 +380,14 @@ def _refusal(key: str, row: RowMapping | None) -> NotFoundError | AlreadyFinishe
 
 
 _WAIT = 2.0
-"""The maximum number of seconds to wait for the lock. After that, nothing is claimed until the next poll."""
+"""The maximum number of seconds to wait for the lock. After that, nothing is acquired until the next poll."""
 
 _GET = text("SELECT GET_LOCK(:name, :wait)")
 _RELEASE = text("DO RELEASE_LOCK(:name)")
 
 
 class TableLock:
-    """MariaDB's named lock, which PerfectQueue's workers hold while they claim rows of a table.
+    """MariaDB's named lock, which PerfectQueue's workers hold while they acquire rows of a table.
 
     Threads may share this object. Each thread calls `held` with its own connection.
     """
@@ -399,7 +399,7 @@ class TableLock:
 
     @contextmanager
     def held(self, connection: Connection) -> Iterator[bool]:
-        """Hold the lock in the `with` block. Yields False if other workers hold it for too long; then claim nothing."""
+        """Hold the lock in the `with` block. Yields False if others hold it for too long; then acquire nothing."""
         obtained = connection.execute(_GET, self._values).scalar() == 1
         if not obtained and not self._missed:
             log.warning(

@@ -105,7 +105,7 @@ class Location:
 def located(url: str, tls: Mapping[str, Any], short_reads: bool = False) -> Location:
     """Parse a URL and the configuration's `tls` mapping. Raises ConfigError.
 
-    `short_reads`: let no call take longer than 2 s.
+    `short_reads`: wait at most 2.5 s for a connection, and again for each answer.
     """
     try:
         parts = urlsplit(url)

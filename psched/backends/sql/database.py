@@ -179,7 +179,7 @@ class Database:
     ) -> bool:
         """Change one row.
 
-        If it exists, run `statement.then` and `also` in the same transaction. Return whether it exists.
+        If the row exists, run `statement.then` and `also` in the same transaction. Return whether the row exists.
         """
         then = statement.then
         if then is not None and also is None and self.dialect.compound_statements:

@@ -384,7 +384,7 @@ class SqlLedger:
     def _trim_changes(self, connection: sa.Connection, age: int) -> None:
         """Trim the changes of the next key: keep the last change older than `age` and all later ones.
 
-        If that last change is a deletion, it is deleted, too.
+        If that last change records the deletion of the schedule, this change is deleted, too.
         """
         key = connection.execute(self._next_key, {"after_key": self._trim_after}).scalar()
         self._trim_after = "" if key is None else key

@@ -188,8 +188,8 @@ class Schema:
     def _lacking(self, missing: Sequence[str], present: Collection[str]) -> str:
         """Return the message, with the remedy, for a table that lacks columns. `present`: the columns of the table."""
         return (
-            f"{self._maker} did not create the table {self._table.name}: it has no column {', '.join(missing)}; "
-            "configure another table, or the type that created this one"
+            f"{self._maker} did not create the table {self._table.name}: the table has no column "
+            f"{', '.join(missing)}; configure another table, or the type that created this table"
         )
 
     def _missing_indexes(self, connection: sa.Connection) -> list[sa.Index]:

@@ -95,7 +95,8 @@ class SQLiteDialect(Dialect):
         if folder.is_dir():
             return None
         found = "is not a folder" if folder.exists() else "does not exist"
-        return f"the folder {folder} of the SQLite file {found}; create or mount it, or configure another one"
+        remedy = "create or mount the folder, or configure another file"
+        return f"the folder {folder} of the SQLite file {found}; {remedy}"
 
     @staticmethod
     def code(error: BaseException | None) -> int:
