@@ -37,7 +37,7 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 _STOPS: dict[int, bool] = {signal.SIGTERM: False, signal.SIGINT: False, signal.SIGQUIT: True}
-"""The signals that end the child; the master's orders have the same numbers. Whether the child ends at once."""
+"""The signals that end the child, each with whether it ends at once. The master's orders have the same numbers."""
 _ORPHAN_GRACE = 0.4
 _ORPHAN_END = 1.7
 """Seconds from the death of the master until a handler is stopped, and until the process has ended."""

@@ -160,17 +160,18 @@ class BinaryUpgrade:
             return False
         self._kill(new)
         if code is None:
-            failure = f"it was not ready within {self.limit:g} s"
+            failure = f"the new master was not ready within {self.limit:g} s"
         else:
-            failure = f"it ended with exit code {code}" if code >= 0 else f"it was killed by signal {-code}"
-        self._refuse(f"{failure}; the messages of the new master are in the log")
+            end = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+            failure = f"the new master {end}"
+        self._refuse(f"{failure}; its messages are in the log")
         self._write_pid_file()
         return False
 
     def abort(self, why: str) -> None:
         """Kill the new master, unless it is ready.
 
-        If ready, it has taken over and may itself have sent the stop signal.
+        A new master that is ready has taken over, and may itself have sent the stop signal.
         """
         new = self._new_master
         if new is not None and self.active and not self._hand_over_if_ready(new):

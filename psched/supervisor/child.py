@@ -84,7 +84,7 @@ class ChildProcess:
 
     @property
     def orderly(self) -> bool:
-        """Whether the child exited by itself. False if a handler called `os._exit(0)`."""
+        """Whether the child reported an orderly end and exited with code 0. False if a handler called `os._exit(0)`."""
         return self.left and self.code == protocol.DONE
 
     @property

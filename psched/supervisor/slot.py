@@ -122,7 +122,7 @@ class Slot:
             log.debug("%s was forked", self._child)
 
     def _spec(self, name: str, dead: tuple[DeadChild, ...]) -> ChildSpec:
-        """Return what the next child is told. Raises OSError."""
+        """Return the spec of the next child. Raises OSError."""
         return ChildSpec(
             self.number,
             self._settings(),

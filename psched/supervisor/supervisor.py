@@ -103,7 +103,7 @@ class Supervisor:
     def done(self) -> bool:
         """Whether the stop is complete.
 
-        It is not while a replaced master still has tasks, because the service manager would kill that master, too.
+        A stop is not complete while a replaced master still has tasks: the service manager would kill that master, too.
         """
         is_over = self._stopping and not self._slots and self._lease_recovery.done
         return is_over and not self.binary_upgrade.old_is_alive

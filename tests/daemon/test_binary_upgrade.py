@@ -58,7 +58,7 @@ def test_a_new_master_that_cannot_start_leaves_the_old_one(
     app = (detached.folder / "app.py").read_text()
     break_it(detached)
     detached.signal(signal.SIGWINCH)
-    detached.wait_for_log("upgrade refused: it ended with exit code 1")
+    detached.wait_for_log("upgrade refused: the new master ended with exit code 1")
     assert read_running(pid_file(detached)) == detached.process.pid
     detached.write_app(app)
     detached.configure()
@@ -74,7 +74,7 @@ def test_a_new_master_that_is_never_ready_is_given_up_with_its_children(make_dae
     detached.edit_app("VERSION = 1", "time.sleep(60)")
     old = set(detached.workers().values())
     detached.signal(UPGRADE_NOW)
-    detached.wait_for_log("upgrade refused: it was not ready within 3 s")
+    detached.wait_for_log("upgrade refused: the new master was not ready within 3 s")
     detached.wait_for(lambda: set(detached.master.children(recursive=True)) == old)
     assert read_running(pid_file(detached)) == detached.process.pid
     detached.stop()
@@ -111,7 +111,7 @@ def test_a_new_master_that_is_killed_leaves_the_old_one(detached: Daemon) -> Non
     )
     family = detached.wait_for(new.children)
     new.kill()
-    detached.wait_for_log("upgrade refused: it was killed by signal 9")
+    detached.wait_for_log("upgrade refused: the new master was killed by signal 9")
     detached.wait_for(lambda: not [process for process in family if is_alive(process)])
     detached.stop()
 

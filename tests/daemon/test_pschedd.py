@@ -367,7 +367,7 @@ def test_an_upgrade_that_fails_leaves_the_old_master_in_charge(ticking: Pschedd)
     (ticking.etc / "app.py").rename(ticking.etc / "gone.py")
     done = ticking("upgrade")  # its limit is longer than what a command is waited for here
     assert done.returncode == 1
-    assert f"pschedd was not replaced (pid {old} continues): it ended with exit code " in done.stderr
+    assert f"pschedd was not replaced (pid {old} continues): the new master ended with exit code " in done.stderr
     assert "module 'app' not found" in done.stderr
     assert ticking.pid == old
 
