@@ -66,7 +66,7 @@ class AlertThread(threading.Thread):
         self._claim_seconds = _seconds_of(hook)
 
     def check(self) -> bool:
-        """Report what is new.
+        """Report the events that no node has reported yet.
 
         Return True if there may be more to report; the thread then calls this again without waiting.
         """
@@ -150,7 +150,7 @@ _NAMES = {"late": "on_late", "failed": "on_failure", "recovered": "on_recovered"
 
 
 class OverdueAlerter(AlertThread):
-    """Reports overdue schedules. Without a hook, they are only logged."""
+    """Logs overdue schedules, and reports them to the hook and to the outbox, if there are any."""
 
     def __init__(
         self,
@@ -167,9 +167,9 @@ class OverdueAlerter(AlertThread):
         self._logged: set[tuple[str, int]] = set()
 
     def check(self) -> bool:
-        """Log the schedules that became overdue since the last check.
+        """Log the occurrences that became overdue since the last check.
 
-        Run the hook for those that no other node has claimed.
+        Report all overdue occurrences that no node has reported or claimed, including those logged earlier.
         """
         late = self._alerts.overdue(_AT_ONCE)
         for overdue in late:
@@ -240,7 +240,7 @@ class FailureReporter(AlertThread):
     def _hook_of(self, schedule: ScheduleRow | None) -> Hook:
         name = None if schedule is None else schedule.policy.on_failure
         if schedule is not None and name is not None and name not in self._hooks:
-            words = "key=%s on_failure names the hook %r, which `hooks:` does not define; using the section's"
+            words = "key=%s on_failure names the hook %r, which `hooks:` does not define; using the hook of the section"
             log.error(words, schedule.key, name)
         return self._hook if name is None else self._hooks.get(name, self._hook)
 
@@ -372,7 +372,7 @@ def recovery_facts(trouble: Watermark, run: LedgerRow) -> dict[str, object]:
         "reported_at": trouble.since,
         "recovered_at": run.ended,
         "node": run.node,
-        "message": f"{trouble.name!r}: its run of {times[0]} has finished; the one of {times[1]} was {_WERE[kind]}",
+        "message": f"{trouble.name!r}: its run of {times[0]} has finished; its run of {times[1]} was {_WERE[kind]}",
     }
 
 

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _MOMENT = 0.02
 """How many seconds of work a child gets at a time."""
 _AHEAD = 0.04
-"""How many seconds of work are acquired ahead for busy children."""
+"""How many seconds of work are acquired ahead for each child, so that rows wait for the children that are busy."""
 _LARGEST = 500
 _SOON = 0.01
 """If a run ends within this many seconds, its child gets the next row ahead. So no message delays its next run: the
@@ -52,7 +52,7 @@ _UNKNOWN = 0.2
 _WEIGHT = 0.1
 """The weight of a new duration in the average of all types, and of a new deviation in the average of a type."""
 _LONGEST_COUNTED = 1.0
-"""The maximum number of seconds that one run contributes to this average."""
+"""The maximum number of seconds that one run contributes to the average of all types."""
 _RETRY = 0.25
 """Seconds between two attempts to release the leases of dead children."""
 _SECOND_SWEEP = 5.0
@@ -358,7 +358,7 @@ class Fetcher:
             reporter.connection.send(("recovered",))
 
     def _wanted(self) -> int:
-        """Return how many rows to acquire: a short batch for each free child, and some rows for busy children."""
+        """Return how many rows to acquire: a short batch for each free child, and some rows ahead for all children."""
         open_children = [child for child in self._children.values() if child.connection.is_open]
         free = sum(child.is_free for child in open_children)
         typical = max(self._typical, 1e-6)

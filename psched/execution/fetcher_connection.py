@@ -180,7 +180,7 @@ class FetcherConnection:
                 self._take_last()
 
     def _take_last(self) -> None:
-        """Receive what the fetching child sent before it ended."""
+        """Receive the last messages of a fetching child that has ended."""
         if self._connection is not None:
             self._take(self._connection.receive_last())
 

@@ -71,7 +71,7 @@ class ForcedExit:
             time.sleep(60)
 
     def _release(self, left: Sequence[int]) -> None:
-        """Release all leases that can be released.
+        """Release the leases that no other process will release.
 
         If no lease is left, tell the master, which then starts no lease recovery. `left`: processes to be logged.
         """

@@ -50,7 +50,7 @@ class RunWatchdog(PeriodicThread):
     def stop(self, grace: float | None = None) -> None:
         """Call `kill(ImmediateProcessStopError)` of all handlers.
 
-        Force the exit `grace` (default: kill interval) later.
+        Force the exit `grace` seconds later, or after the kill interval if that is shorter (the default).
         """
         end = self._clock() + (self._kill_interval if grace is None else min(grace, self._kill_interval))
         self._stop_at = end if self._stop_at is None else min(end, self._stop_at)
