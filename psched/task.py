@@ -584,7 +584,7 @@ def _end_of(text: str) -> str:
 def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError]:
     """Finish runs of one store together. Return the errors of runs that could not be finished.
 
-    A run is not an error if an earlier call, whose answer was lost, has finished the run. This call holds the locks of
+    A run that an earlier call has finished, although its answer was lost, has no error. This call holds the locks of
     all tasks, so that no lease is renewed at the same time. After a driver's error the outcome is unknown, and the
     caller may repeat the call for the same runs.
     """

@@ -298,7 +298,7 @@ class QueuedTask(Generic[R_co]):
         return row
 
     def status(self) -> TaskStatus:
-        """Return whether the task is waiting, running, finished, failed or cancelled. Raises NotFoundError."""
+        """Return the task's status: waiting, running, finished, failed or cancelled. Raises NotFoundError."""
         if not self._store.keeps_results:
             return self.metadata().status
         outcome = self._store.outcomes([self.key]).get(self.key)

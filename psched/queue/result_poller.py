@@ -25,7 +25,7 @@ _LEAST_PAUSE = 0.05
 _AT_ONCE = 500
 """The maximum number of tasks in one query."""
 _IDLE = 5.0
-"""Seconds after which the thread ends if nobody is waiting."""
+"""Seconds after which the thread ends if no caller is waiting."""
 
 ONGOING = ("waiting", "running")
 """The statuses of a task that has not ended yet."""

@@ -162,8 +162,8 @@ class Scheduler:
           it is in the store.
 
         The method `start` adds the registration to the store, or changes the stored one. If the scheduler is running
-        already, this call does so. If instances register a name differently, the last one wins, and logs what it has
-        changed.
+        already, this call does so. If instances register a name differently, the last instance wins, and logs its
+        changes.
 
         A function that an `App` has decorated may be given instead of a name. Then `data` is a mapping of its
         arguments.

@@ -96,7 +96,10 @@ class MissedOccurrences:
         return True
 
     def _finish_abandoned(self, name: str, start: float) -> None:
-        """Acquire an occurrence whose worker died, after its lease has ended. Finish it without submitting a task."""
+        """Acquire an occurrence whose worker died, after its lease has ended.
+
+        Finish it without submitting a task, or release it if it is overdue by less than the grace time.
+        """
         task = self.schedules.poll([name])
         if task is not None:
             try:

@@ -99,8 +99,8 @@ class Schedule:
         def change(seen: ScheduleRow) -> tuple[ScheduleRow, Entry | None]:
             if if_version not in (None, seen.version):
                 raise ScheduleError(
-                    f"{self.key!r}: not modified: another client changed it; it has version {seen.version} instead of "
-                    f"{if_version}; read it again"
+                    f"{self.key!r}: not modified: expected version {if_version}, found {seen.version}, because "
+                    "another client changed the schedule; read the schedule again"
                 )
             return modification.applied_to(seen), None
 

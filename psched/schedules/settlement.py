@@ -140,8 +140,8 @@ class ScheduleSettlement(Settlement):
         """If the claimed occurrence must not run now, settle the claim and return True; otherwise return False.
 
         Skips occurrences because of a policy, lets a paused schedule wait for `resume`, and deletes a backfill whose
-        schedule was deleted. The decision uses the row as it was acquired. If the schedule was changed since, it is not
-        skipped but released.
+        schedule was deleted. The decision uses the row as it was acquired. If the schedule was changed since, the claim
+        is released, and nothing is skipped.
         """
         row = cast("ScheduleRow", claim.row)
         backfill = row.rule.backfill

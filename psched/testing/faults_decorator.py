@@ -45,7 +45,7 @@ def faults(
     `state` returns the state that the handlers should leave. It must read it from where other processes wrote it: rows,
     files, `psched_effects`. `reset` undoes that state. It is called before each run of the test function, and at the
     end. The parameters of both are fixtures. `seeds`: how many random sequences of faults to try after the single
-    faults, or which ones (`seeds=[17]`).
+    faults, or a list of the seeds of these sequences (`seeds=[17]`).
 
     Raises:
         ConfigError: an argument cannot be used.

@@ -255,7 +255,7 @@ def test_a_change_for_a_version_that_is_gone_changes_nothing(bench: Bench, store
             schedule.modify(delay=7, if_version=version)
         return
     schedule.modify(delay=5, if_version=version)
-    with pytest.raises(ScheduleError, match="another client changed it; it has version"):
+    with pytest.raises(ScheduleError, match="another client changed the schedule"):
         schedule.modify(delay=7, if_version=version)
     assert read(store, "key").rule.delay == 5
 

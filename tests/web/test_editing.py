@@ -62,7 +62,7 @@ def test_a_schedule_that_was_changed_meanwhile_is_not_changed(visit: Visit, sche
     schedules["k"].modify(cron="0 5 * * *")
     answer = client.post("/schedule/edit", data=form, headers=OWN)
     assert answer.status_code == 409
-    assert "another client changed it" in answer.text
+    assert "another client changed the schedule" in answer.text
     assert schedules["k"].metadata().rule.cron == "0 5 * * *"
 
 

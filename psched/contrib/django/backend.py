@@ -132,7 +132,7 @@ class PschedBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
-        """Return a result.
+        """Return the result of the task with this id.
 
         Raises:
             TaskResultDoesNotExist: there is no such task, or the task was deleted after `retention_time`.
