@@ -15,11 +15,11 @@ _MOST_DIGITS = 15
 
 
 def parsed(text: str, convert: Callable[[str], T], problem: str) -> T:
-    """Return `convert(text)`. Raises InvalidValueError with the message `problem` if `convert` refuses the text."""
+    """Return `convert(text)`. If `convert` refuses the text, raises InvalidValueError: `problem`, and the text."""
     try:
         return convert(text)
     except (ValueError, OverflowError) as error:
-        raise InvalidValueError(problem) from error
+        raise InvalidValueError(f"{problem}, got {text[:50]!r}") from error
 
 
 def whole_number(given: Mapping[str, str], name: str) -> int | None:

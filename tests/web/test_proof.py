@@ -110,10 +110,10 @@ def test_the_address_has_the_range(visit: Visit) -> None:
 @pytest.mark.parametrize(
     ("query", "problem"),
     [
-        ("from=2026-01-02T00:00&to=2026-01-01T00:00", "to must be after from"),
+        ("from=2026-01-02T00:00&to=2026-01-01T00:00", "must be after"),
         ("from=2020-01-01T00:00&to=2026-01-01T00:00", "by at most 400 days"),
         ("from=monday&to=2026-01-01T00:00", "from must be a time"),
-        ("from=2026-01-01T00:00&to=2026-01-02T00:00&late=soon", "late must be seconds"),
+        ("from=2026-01-01T00:00&to=2026-01-02T00:00&late=soon", "late must be seconds, or a span such as 5m, got "),
     ],
 )
 def test_a_wrong_range_is_named(query: str, problem: str, visit: Visit) -> None:

@@ -49,7 +49,7 @@ class _FormField:
         """Return the value of a text. Raises InvalidValueError."""
         if not text:
             return self.none
-        return parsed(text, self.read, f"{self.label}: expected {self.hint}, got {text[:50]!r}")
+        return parsed(text, self.read, f"{self.label}: expected {self.hint}")
 
 
 def _wait(text: str) -> float | Backoff:

@@ -72,7 +72,7 @@ def proof(request: Request, shared: SharedState) -> Response:
         return RedirectResponse(path(request, "proof", **wanted), HTTPStatus.SEE_OTHER)
     since, until = int(parse_moment("from", given["from"])), int(parse_moment("to", given["to"]))
     if not 0 < until - since <= _LONGEST:
-        raise InvalidValueError("to must be after from, by at most 400 days")
+        raise InvalidValueError("'to' must be after 'from', by at most 400 days")
     late = _late(given.get("late", ""))
     is_export = given.get("format") == "json"
     keep = is_export and given.get("records") == "1"

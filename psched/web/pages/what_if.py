@@ -97,7 +97,7 @@ def _read(form: Mapping[str, str], now: float) -> _Question:
     """Return the simulation that the form asks for. Raises InvalidValueError that names the field."""
 
     def read(name: str, label: str, expected: str, convert: Callable[[str], float]) -> float:
-        return parsed(form[name], convert, f"{label}: expected {expected}, got {form[name][:50]!r}")
+        return parsed(form[name], convert, f"{label}: expected {expected}")
 
     begin = read("begin", "Outage from", "a time such as 2027-03-01T09:00", parse_local_datetime)
     end = read("end", "Outage to", "a time such as 2027-03-01T09:00", parse_local_datetime)
