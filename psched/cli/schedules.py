@@ -164,11 +164,11 @@ _INSTANTS = ("start", "end")
 def init(chosen: Chosen, check: bool) -> int:
     """Create the tables of every section, or upgrade tables of an earlier version while workers go on.
 
-    Does nothing if the tables are up to date. You may interrupt it at any time, and start it again. Only this command
-    and `psched queue init` create an SQLite file.
+    Does nothing if the tables are up to date. You may interrupt the command at any time, and start it again. Only this
+    command and `psched queue init` create an SQLite file.
 
     --check changes nothing. The exit code is 0 if the tables are up to date, 3 if they need an upgrade, and 1 if a
-    table is missing or cannot be upgraded. If they need an upgrade, its statements (on Redis its scripts) are printed.
+    table is missing or cannot be upgraded. The statements of an upgrade (on Redis its scripts) are printed.
     --json prints one array of objects with section and statement.
     """
     return init_tables(chosen, [name for name, _ in chosen.settings().named_sections], check)

@@ -146,7 +146,7 @@ class Settings:
     web: Annotated[Web, Check(web)] = Web()  # noqa: RUF009 – frozen
 
     def metrics_path(self, pid_file: Path | None) -> Path | None:
-        """Return the file of counters for the daemon with this pid file; None if it has none."""
+        """Return the file of counters for the daemon with this pid file; None if the daemon has no such file."""
         if self.metrics_file is not None:
             return None if self.metrics_file == "none" else self.metrics_file
         return None if pid_file is None else pid_file.with_name(f"{pid_file.name}.metrics")

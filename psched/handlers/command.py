@@ -77,7 +77,7 @@ def _folder(value: Any) -> str:
 
 def _exit_code(value: Any) -> int:
     if not 0 <= number(value) <= 255:
-        raise ValueError("expected a number from 0 to 255")
+        raise ValueError(f"expected a number from 0 to 255, got {value}")
     return int(value)
 
 
@@ -90,7 +90,7 @@ def _rlimit(value: Any) -> str:
 
 def _limit(value: Any) -> int:
     if not 0 <= number(value) <= _MAX_RLIMIT:
-        raise ValueError(f"expected a whole number from 0 to {_MAX_RLIMIT}")
+        raise ValueError(f"expected a whole number from 0 to {_MAX_RLIMIT}, got {value}")
     return int(value)
 
 

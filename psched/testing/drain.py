@@ -106,7 +106,7 @@ class Drain:
             raise
 
     def _run_due(self, runs: list[Run], end: float | None, raises: bool, limit: int) -> None:
-        """Run what is due, and what becomes due until `end`. Append the runs to `runs`."""
+        """Run the rows that are due, and those that become due until `end`. Append the runs to `runs`."""
         while True:
             while tasks := self._poll():
                 for task in tasks:
@@ -134,7 +134,7 @@ class Drain:
         return next(filter(None, (table.poll_multi(1) for table in self._tables.opened)), ())
 
     def _travel(self, end: float) -> bool:
-        """Set the clock to the next due time. If that is after `end`, set it to `end` and return False."""
+        """Set the clock to the next due time. If this time is after `end`, set the clock to `end` and return False."""
         waits = [wait for table in self._tables.opened if (wait := table.store.next_due()) is not None]
         now = self._tables.queue.store.now()
         # A due row that cannot be acquired waits until a lease ends, because of its user's `max_running`.

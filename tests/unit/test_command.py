@@ -392,7 +392,7 @@ def test_a_program_whose_output_cannot_be_kept_is_refused_before_it_runs(
         ({"argv": ["ls"], "keep_output": 1}, "keep_output: expected true or false"),
         ({"argv": ["ls"], "env": {"a\nb": 1}}, "env: 'a\\nb': expected text"),
         ({"argv": ["ls"], "env": {"A=B": "1"}}, "environment variable must not be empty or contain '='"),
-        ({"argv": ["ls"], "ok_exit_codes": [256]}, "ok_exit_codes: item 0: expected a number from 0 to 255"),
+        ({"argv": ["ls"], "ok_exit_codes": [256]}, "ok_exit_codes: item 0: expected a number from 0 to 255, got 256"),
         ({"argv": [1], "cwd": 2}, "argv: item 0: expected text; cwd: expected text"),
         ({"argv": ["/nowhere/at/all"]}, "cannot run '/nowhere/at/all': No such file or directory"),
         ({"argv": ["psched-nowhere-in-path"]}, "cannot run 'psched-nowhere-in-path': No such file or directory"),
