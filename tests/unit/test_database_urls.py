@@ -55,11 +55,28 @@ def test_each_spelling_of_a_url_takes_its_driver(url: str) -> None:
         "postgresql+asyncpg://u:secret@h/d",
         "mysql://u:secret@h/d?read_timeout=soon",
         "mysql://u:secret@h/d?connect_timeout=-1",
+        "mysql://u:secret@h/d?local_infile=maybe",
+        "sqlite:///secret.db?nosuch=x",
+        "sqlite:///secret.db?check_same_thread=maybe",
     ],
 )
 def test_a_url_that_cannot_be_used_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ConfigError, match="url|driver") as caught:
         open_database(url, {})
+    assert "secret" not in str(caught.value)
+
+
+def test_an_option_that_sqlite_does_not_have_is_named() -> None:
+    with pytest.raises(ConfigError, match="url: unknown option 'timeout'; the known options are .*read_timeout"):
+        open_database("sqlite:///psched.db?timeout=5", {})
+
+
+@pytest.mark.parametrize("option", ["ssl=true", "conv=x", "compress=1", "port=x"])
+def test_an_option_whose_value_the_driver_cannot_use_is_named(option: str) -> None:
+    with closing(open_database(f"mysql://u:secret@127.0.0.1:1/d?{option}", {})) as database:
+        with pytest.raises(ConfigError, match="url: .* option") as caught:
+            database.run(lambda connection, _: None)
+    assert option.partition("=")[0] in str(caught.value)
     assert "secret" not in str(caught.value)
 
 

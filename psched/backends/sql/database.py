@@ -89,7 +89,7 @@ class Database:
             driver = dialect.url.get_driver_name()
             scheme = dialect.name if driver == dialect.driver else dialect.url.drivername
             raise missing_driver(error, driver, f"{scheme}://") from error
-        except (ArgumentError, NoSuchModuleError) as error:
+        except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: an option's value
             raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
         if engine.dialect.is_async:
             raise ConfigError(
@@ -99,7 +99,15 @@ class Database:
 
         # Not a method: compiled statements keep the engine's listeners, and must not keep this object alive.
         def log_in(driver: Any, _: object, given: Sequence[Any], options: Mapping[str, Any]) -> Any:
-            return logins.log_in(partial(dialect.connect, driver, given, options), dialect.is_refused)
+            try:
+                return logins.log_in(partial(dialect.connect, driver, given, options), dialect.is_refused)
+            except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+                if not dialect.url.query:
+                    raise
+                names = ", ".join(dialect.url.query)
+                raise ConfigError(
+                    f"url: the driver cannot use an option of the URL ({names}): {error}; correct or remove it"
+                ) from error
 
         event.listen(engine, "do_connect", log_in)
         event.listen(engine, "connect", lambda connection, _: dialect.prepare(connection))

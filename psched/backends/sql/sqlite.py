@@ -70,6 +70,9 @@ class SQLiteDialect(Dialect):
         return f"{self.url.database}-wal" if sys.platform == "linux" and not self.ephemeral else None
 
     def engine_options(self) -> dict[str, Any]:
+        unknown = next(iter(self.url.query), None)  # the timeouts were removed before
+        if unknown is not None:
+            raise ConfigError(f"url: unknown option {unknown!r}; the known options are connect_timeout, read_timeout")
         return {"creator": lambda: self._connect("rw")}
 
     def prepare(self, connection: Any) -> None:
