@@ -122,7 +122,10 @@ def test_a_missing_privilege_is_a_refusal_and_not_an_outage(shared: Server, benc
     store.close()
 
 
-@pytest.mark.parametrize(("part", "wrong", "state"), [("secret@", "wrong@", "28P01"), ("/postgres", "/none", "3D000")])
+@pytest.mark.parametrize(
+    ("part", "wrong", "state"),
+    [("secret@", "wrong@", "28P01"), (":secret@", "@", "28P01"), ("/postgres", "/none", "3D000")],
+)
 def test_a_refusal_is_known_in_any_language(
     postgresql: Server, monkeypatch: pytest.MonkeyPatch, part: str, wrong: str, state: str
 ) -> None:

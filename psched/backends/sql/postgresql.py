@@ -60,6 +60,9 @@ _REFUSED_ROLE = re.compile(r'role ".*" does not exist')
 _TURNED_AWAY = (*_REFUSED, '" does not exist')
 """Texts of refusals that come before the server asks for a password. Then `refusal` finds no SQLSTATE."""
 
+_NO_PASSWORD = "28P01"
+"""The SQLSTATE of a wrong password."""
+
 _VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
 _USES_SSL = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
@@ -392,12 +395,16 @@ _STATE = re.compile(rb'^B\t\d+\tErrorResponse\t.*? C "([0-9A-Z]{5})" ', re.MULTI
 def refusal(error: Any, seconds: float) -> str | None:
     """Return the SQLSTATE of the refused login that psycopg's `error` reports, or None.
 
-    If the server asked for a password, logs in again and reads the SQLSTATE from libpq's trace. A server that is
-    down, starting or full does not ask. Takes at most `seconds`, plus the time to resolve names. Raises no error of the
-    driver.
+    If the server asked for a password, and the URL has one, logs in again and reads the SQLSTATE from libpq's trace. A
+    server that is down, starting or full does not ask. Takes at most `seconds`, plus the time to resolve names. Raises
+    no error of the driver.
     """
     attempt = error.pgconn
-    if attempt is None or not (attempt.used_password or attempt.needs_password):
+    if attempt is None:
+        return None
+    if attempt.needs_password:  # the server asked for a password, and the URL has none: no answer followed
+        return _NO_PASSWORD
+    if not attempt.used_password:
         return None
     from psycopg import Error  # noqa: PLC0415 – another driver may be installed instead
 
