@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from psched.cron import CronDialect
-from psched.error_messages import shown
+from psched.error_messages import did_you_mean, shown
 from psched.errors import AlreadyExistsError, NotFoundError
 from psched.model import Policy, Rule, ScheduleRow
 from psched.schedule_options import check_time
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.modification import Changes, Modification
-from psched.schedules.validation import RULE_OPTIONS, OccurrenceTerms, Terms, checked_policy, checked_rule, warn_of_step
+from psched.schedules.validation import OccurrenceTerms, Terms, checked_policy, checked_rule, warn_of_step
 
 log = logging.getLogger(__name__)
 
@@ -95,17 +95,26 @@ def _moment(at: object, timezone: str) -> str:
     """Return a time as text in local time of `timezone`. A datetime without a zone is already local."""
     if isinstance(at, str):
         return at
-    zone = ZoneInfo(timezone)
-    if not isinstance(at, datetime):
-        at = datetime.fromtimestamp(check_time("at", at), zone)
-    elif at.tzinfo is not None:
-        at = at.astimezone(zone)
-    else:
+    if isinstance(at, datetime) and at.tzinfo is None:
         return at.isoformat(timespec="seconds")
+    zone = ZoneInfo(timezone)
+    moment = at if isinstance(at, datetime) else check_time("at", at)
+    try:
+        at = moment.astimezone(zone) if isinstance(moment, datetime) else datetime.fromtimestamp(moment, zone)
+    except (OverflowError, ValueError):
+        raise ValueError(f"at {at}: expected a time in the years 1970 to 9999, also in {timezone}") from None
     if at.fold:
         again = "this is the second time; give timezone='UTC' with it"
         raise ValueError(f"at {at.isoformat()}: the clocks of {timezone} show this time twice, and {again}")
     return at.replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def check_names(options: Iterable[str]) -> None:
+    """Raise TypeError for an option that no registration has."""
+    known = RegistrationChanges.__annotations__.keys() | _OF_RUNS
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unknown option {name!r}{did_you_mean(name, RegistrationChanges.__annotations__)}")
 
 
 def checked_rule_of(cron: str, timezone: str, terms: Mapping[str, Any], dialect: CronDialect) -> Rule:
@@ -116,8 +125,6 @@ def checked_rule_of(cron: str, timezone: str, terms: Mapping[str, Any], dialect:
             raise ValueError(
                 f"{name} applies to the runs of a schedule, but a registration only submits tasks; {instead}"
             )
-        if name not in _OF_POLICY and name not in RULE_OPTIONS and name != "delay":
-            raise TypeError(f"unknown option {name!r}")
     policy = {name: value for name, value in terms.items() if name in _OF_POLICY}
     checked_policy(Policy(**policy))
     of_rule = {name: value for name, value in terms.items() if name not in policy and name != "exclude"}

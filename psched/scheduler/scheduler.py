@@ -28,6 +28,7 @@ from psched.scheduler.registrations import (
     Registration,
     RegistrationChanges,
     RegistrationTerms,
+    check_names,
     checked_rule_of,
     expression_of,
     store_registration,
@@ -40,6 +41,7 @@ from psched.scheduler.stores import (
     scheduler_settings,
 )
 from psched.scheduler.threads import SchedulerThreads
+from psched.schedules.schedule import Schedule
 from psched.submit_telemetry import SubmitCall
 from psched.task import Task
 
@@ -174,6 +176,7 @@ class Scheduler:
             ValueError: another value is not valid.
         """
         refuse_options("register", str(name), cron)
+        check_names(terms)
         section = self._settings.sections[0]
         zone = section.timezone if timezone is None else timezone
         if at is not None:
@@ -213,6 +216,7 @@ class Scheduler:
             NotFoundError: neither the store nor this instance has this registration.
             ConfigError, ValueError: a value is not valid; nothing was changed.
         """
+        check_names(changes)
         text = self._name(name)
         given: dict[str, Any] = dict(changes)
         times = {key: given.pop(key, None) for key in ("cron", "every", "at")}
@@ -260,18 +264,16 @@ class Scheduler:
 
         Return False if it was paused already. Raises NotFoundError if the store has no such registration.
         """
-        text = self._name(name)
-        with self._stores() as stores:
-            return stores.schedules[text].pause()
+        with self._stored(name) as schedule:
+            return schedule.pause()
 
     def resume(self, name: str | TaskFunction[..., Any]) -> bool:
         """End the pause of a registration. Occurrences during the pause are skipped. Return False if it was not paused.
 
         Raises NotFoundError if the store has no such registration.
         """
-        text = self._name(name)
-        with self._stores() as stores:
-            return stores.schedules[text].resume()
+        with self._stored(name) as schedule:
+            return schedule.resume()
 
     def run_now(self, name: str | TaskFunction[..., Any]) -> None:
         """Submit a task of a registration now, even if it is paused. Its regular occurrences do not change.
@@ -279,14 +281,24 @@ class Scheduler:
         A started instance submits the task. Raises NotFoundError, and ScheduleError while an occurrence is being
         submitted.
         """
-        text = self._name(name)
-        with self._stores() as stores:
-            stores.schedules[text].run_now()
+        with self._stored(name) as schedule:
+            schedule.run_now()
 
     def registrations(self) -> list[ScheduleRow]:
         """Return the registrations in the store, including those of other instances, ordered by their next run."""
         with self._stores() as stores:
             return [row for row in stores.schedules.list() if not row.is_backfill]
+
+    @contextmanager
+    def _stored(self, name: str | TaskFunction[..., Any]) -> Iterator[Schedule]:
+        """Yield the stored schedule of a registration. Its NotFoundError names the registration."""
+        text = self._name(name)
+        with self._stores() as stores:
+            try:
+                yield stores.schedules[text]
+            except NotFoundError:
+                later = "; the start of this scheduler stores it" if text in self._registrations else ""
+                raise NotFoundError(f"the database has no registration {text!r}{later}") from None
 
     def _name(self, name: str | TaskFunction[..., Any]) -> str:
         return checked_name(name.type if isinstance(name, TaskFunction) else name)

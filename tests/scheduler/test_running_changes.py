@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -133,9 +134,13 @@ def test_moments(site: Site, at: Any) -> None:
         ({"cron": YEARLY, "every": 5}, ValueError, "got cron, every"),
         ({"every": 1.5}, ValueError, "whole seconds"),
         ({"at": datetime(2027, 10, 31, 1, 0, tzinfo=UTC), "timezone": "Europe/Paris"}, ValueError, "twice"),
+        ({"at": datetime.max.replace(tzinfo=UTC), "timezone": "Europe/Paris"}, ValueError, "9999-12-31 23.* 1970 to"),
+        ({"at": datetime.min.replace(tzinfo=UTC), "timezone": "America/Lima"}, ValueError, "0001-01-01 00.* 1970 to"),
+        ({"at": 253402300799, "timezone": "Europe/Paris"}, ValueError, "at 253402300799.* 1970 to 9999"),
         ({"at": 5, "timezone": "Nowhere"}, ConfigError, "Nowhere"),
         ({"cron": YEARLY, "max_attempts": 3}, ValueError, "retry=True"),
         ({"cron": YEARLY, "colour": 3}, TypeError, "'colour'"),
+        ({"crn": YEARLY}, TypeError, "unknown option 'crn'; did you mean 'cron'"),
         ({"cron": YEARLY, "max_runs": 0}, ValueError, "max_runs"),
     ],
 )
@@ -151,6 +156,16 @@ def test_a_name_that_is_not_bound_is_refused_while_the_scheduler_runs(site: Site
         with pytest.raises(ScheduleError, match="'task' is not bound to a handler; bind it before the start"):
             scheduler.register("task", YEARLY)
         assert scheduler.registrations() == []
+
+
+@pytest.mark.parametrize("call", [Scheduler.pause, Scheduler.resume, Scheduler.run_now])
+def test_a_registration_that_is_not_stored_is_named(site: Site, call: Callable[[Scheduler, str], object]) -> None:
+    scheduler = site.scheduler()
+    with pytest.raises(NotFoundError, match="^the database has no registration 'task'$"):
+        call(scheduler, "task")
+    scheduler.register("task", YEARLY)
+    with pytest.raises(NotFoundError, match="no registration 'task'; the start of this scheduler stores it"):
+        call(scheduler, "task")
 
 
 def test_a_registration_that_cannot_be_stored_is_not_kept(site: Site) -> None:
