@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -92,21 +93,25 @@ def _interval(every: object) -> str:
 
 
 def _moment(at: object, timezone: str) -> str:
-    """Return a time as text in local time of `timezone`. A datetime without a zone is already local."""
+    """Return a time as text in local time of `timezone`. A datetime without a zone is already local.
+
+    Rounds up to whole seconds: the time before might have passed, and then the task would never run.
+    """
     if isinstance(at, str):
         return at
-    if isinstance(at, datetime) and at.tzinfo is None:
-        return at.isoformat(timespec="seconds")
-    zone = ZoneInfo(timezone)
-    moment = at if isinstance(at, datetime) else check_time("at", at)
     try:
-        at = moment.astimezone(zone) if isinstance(moment, datetime) else datetime.fromtimestamp(moment, zone)
-    except (OverflowError, ValueError):
+        moment = at.astimezone(UTC) if isinstance(at, datetime) and at.tzinfo is not None else at
+        if isinstance(moment, datetime):
+            moment = moment.replace(microsecond=0) + timedelta(seconds=bool(moment.microsecond))
+            local = moment if moment.tzinfo is None else moment.astimezone(ZoneInfo(timezone))
+        else:
+            local = datetime.fromtimestamp(math.ceil(check_time("at", moment)), ZoneInfo(timezone))
+    except OverflowError:
         raise ValueError(f"at {at}: expected a time in the years 1970 to 9999, also in {timezone}") from None
-    if at.fold:
+    if local.fold and local.tzinfo is not None:
         again = "this is the second time; give timezone='UTC' with it"
-        raise ValueError(f"at {at.isoformat()}: the clocks of {timezone} show this time twice, and {again}")
-    return at.replace(tzinfo=None).isoformat(timespec="seconds")
+        raise ValueError(f"at {local.isoformat()}: the clocks of {timezone} show this time twice, and {again}")
+    return local.replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def check_names(options: Iterable[str]) -> None:

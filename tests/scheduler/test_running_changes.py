@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -117,6 +118,9 @@ def test_intervals(site: Site, every: Any, expression: str) -> None:
         datetime(2027, 3, 1, 10, 0),  # noqa: DTZ001 - in the time zone of the registration
         datetime(2027, 3, 1, 9, 0, tzinfo=UTC),
         datetime(2027, 3, 1, 9, 0, tzinfo=UTC).timestamp(),
+        datetime(2027, 3, 1, 9, 59, 59, 1),  # noqa: DTZ001 - never before the given time
+        datetime(2027, 3, 1, 8, 59, 59, 1, tzinfo=UTC),
+        datetime(2027, 3, 1, 8, 59, 59, 500_000, tzinfo=UTC).timestamp(),
     ],
 )
 def test_moments(site: Site, at: Any) -> None:
@@ -136,6 +140,7 @@ def test_moments(site: Site, at: Any) -> None:
         ({"at": datetime(2027, 10, 31, 1, 0, tzinfo=UTC), "timezone": "Europe/Paris"}, ValueError, "twice"),
         ({"at": datetime.max.replace(tzinfo=UTC), "timezone": "Europe/Paris"}, ValueError, "9999-12-31 23.* 1970 to"),
         ({"at": datetime.min.replace(tzinfo=UTC), "timezone": "America/Lima"}, ValueError, "0001-01-01 00.* 1970 to"),
+        ({"at": datetime.min.replace(tzinfo=ZoneInfo("Asia/Tokyo"))}, ValueError, "0001-01-01 00.* 1970 to"),
         ({"at": 253402300799, "timezone": "Europe/Paris"}, ValueError, "at 253402300799.* 1970 to 9999"),
         ({"at": 5, "timezone": "Nowhere"}, ConfigError, "Nowhere"),
         ({"cron": YEARLY, "max_attempts": 3}, ValueError, "retry=True"),
