@@ -177,6 +177,24 @@ def _is_list(kind: Any) -> bool:
     return is_tuple or is_sequence(kind) or is_mutable_sequence(kind) or is_any_set(kind)
 
 
+def _is_plain_union(kind: Any) -> bool:
+    """Return whether `kind` is a union of several JSON types such as `int | str`."""
+    kinds = {*get_args(kind)} - {NoneType}
+    return get_origin(kind) in (Union, UnionType) and len(kinds) > 1 and kinds <= {str, bool, int, float}
+
+
+def _plain_union_hook(kind: Any) -> Callable[[Any, Any], Any]:
+    """Return a hook whose error message shows the value. A whole number counts as a number, true and false do not."""
+    classes = {*get_args(kind)} | ({int} if float in get_args(kind) else set())
+
+    def structure(value: Any, kind: Any) -> Any:
+        if type(value) not in classes:
+            raise ValueError(f"expected {_type_name(kind)}, got {shown(value)}")
+        return value
+
+    return structure
+
+
 def _is_literal(kind: Any) -> bool:
     return get_origin(kind) is Literal
 
@@ -299,6 +317,7 @@ def _make() -> Any:
         (Decimal, _checked("a decimal number as text", str, int, make=Decimal)),
     ):
         converter.register_structure_hook(kind, restore)
+    converter.register_structure_hook_factory(_is_plain_union, _plain_union_hook)
     converter.register_structure_hook_factory(_is_literal, _literal_hook)
     converter.register_structure_hook_factory(_is_list, _list_hook)
     converter.register_structure_hook_factory(is_namedtuple, _named_tuple_hook)

@@ -73,9 +73,9 @@ def test_an_option_that_sqlite_does_not_have_is_named() -> None:
 
 @pytest.mark.parametrize("option", ["ssl=true", "conv=x", "compress=1", "port=x"])
 def test_an_option_whose_value_the_driver_cannot_use_is_named(option: str) -> None:
-    with closing(open_database(f"mysql://u:secret@127.0.0.1:1/d?{option}", {})) as database:
-        with pytest.raises(ConfigError, match="url: .* option") as caught:
-            database.run(lambda connection, _: None)
+    database = open_database(f"mysql://u:secret@127.0.0.1:1/d?{option}", {})
+    with pytest.raises(ConfigError, match="url: .* option") as caught:
+        database.run(lambda connection, _: None)
     assert option.partition("=")[0] in str(caught.value)
     assert "secret" not in str(caught.value)
 

@@ -228,6 +228,9 @@ def test_a_class_may_gain_a_field_with_a_default() -> None:
         (Literal["a"], "b", r"value: expected 'a', got 'b'"),
         (Literal["a", 3] | None, "b", r"value: expected one of 'a', 3, got 'b'"),
         (float, 10**400, r"value: expected a number, got 1000000"),
+        (int | str, 1.5, r"value: expected int \| str, got 1\.5"),
+        (int | str, True, r"value: expected int \| str, got True"),
+        (list[int | str], [1, None], r"value\[1\]: expected int \| str, got None"),
         (timedelta, timedelta.max, r"value: .*999999999.* is too long to be stored to the microsecond; round it"),
         (timedelta, timedelta(10**8, 0, 1), r"value: .* is too long to be stored to the microsecond; round it"),
         (Any, holding_itself(list), r"value is nested too deeply, or contains itself; use flatter data"),
@@ -348,6 +351,16 @@ def test_the_first_parameter_gets_the_run_by_its_name_or_its_type() -> None:
     def neither(a: int, b: int) -> None: ...
 
     assert [Parameters(each).run for each in (named, typed, users, neither)] == ["task", "run", None, None]
+
+
+def test_a_run_that_is_not_the_first_parameter_is_reported_with_the_remedy(app: App) -> None:
+    def second(region: str, run: Task) -> None: ...
+    def by_name(region: str, *, run: Task) -> None: ...
+
+    for function in (second, by_name):
+        app.task(function.__name__)(function)
+        with pytest.raises(ConfigError, match=r": the parameter run is the run of the task; put it first, as in: def"):
+            Parameters(function).check(False)
 
 
 def report(region: str, *, day: date | None = None) -> None:

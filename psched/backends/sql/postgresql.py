@@ -60,8 +60,8 @@ _REFUSED_ROLE = re.compile(r'role ".*" does not exist')
 _TURNED_AWAY = (*_REFUSED, '" does not exist')
 """Texts of refusals that come before the server asks for a password. Then `refusal` finds no SQLSTATE."""
 
-_NO_PASSWORD = "28P01"
-"""The SQLSTATE of a wrong password."""
+_LOGIN_REFUSED = "28P01"
+"""The SQLSTATE of a refused login."""
 
 _VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
@@ -403,7 +403,7 @@ def refusal(error: Any, seconds: float) -> str | None:
     if attempt is None:
         return None
     if attempt.needs_password:  # the server asked for a password, and the URL has none: no answer followed
-        return _NO_PASSWORD
+        return _LOGIN_REFUSED
     if not attempt.used_password:
         return None
     from psycopg import Error  # noqa: PLC0415 – another driver may be installed instead
