@@ -35,6 +35,8 @@ _RUNNING = 2.0
 """Seconds between two reports of the runs in progress."""
 _RECONNECT = 0.05
 """Seconds between two attempts to connect to a fetching child."""
+_UNSENT = 0.005
+"""Seconds between two attempts to send messages to a full socket."""
 _LONGEST_PAUSE = 60.0
 _SETTLEMENT = 0.025
 """Seconds between two settlements. A task that waits behind a run for longer is returned to the fetching child."""
@@ -104,8 +106,20 @@ class FetcherConnection:
             self._is_awaited = True
             return self._connection.fileno() if self._connection is not None and self._connection.is_open else None
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the socket was full. `receive` and `renew` send the rest."""
+        return self._connection is not None and self._connection.has_unsent
+
+    def pause(self) -> float:
+        """Return the seconds until the next `receive` if no tasks arrive."""
+        if not self.is_open:
+            return _RECONNECT
+        return _UNSENT if self.has_unsent else _LONGEST_PAUSE
+
     def receive(self) -> None:
         """Pass the received tasks to their pollers."""
+        self._flush()
         with self._receiving:
             self._is_awaited = False
             if not self.is_open:
@@ -116,6 +130,7 @@ class FetcherConnection:
 
     def renew(self) -> None:
         """During a run: receive tasks. If the fetching child is gone, connect to its successor, to send our report."""
+        self._flush()
         with self._receiving:
             if self._is_awaited or self._is_closed or self._connection is None:
                 return
@@ -160,6 +175,12 @@ class FetcherConnection:
             self._connection.send(message)
         return self.is_open and not self._has_left
 
+    def _flush(self) -> None:
+        if self.has_unsent:
+            with self._sending:
+                if self._connection is not None:
+                    self._connection.flush()
+
     def close(self) -> None:
         """Close the connection, once. Received messages are handled first.
 
@@ -178,6 +199,7 @@ class FetcherConnection:
                     self._send("left")
                     self._has_left = True
                 self._take_last()
+                self._release_unsent(self._connection)
 
     def _take_last(self) -> None:
         """Receive the last messages of a fetching child that has ended."""
@@ -197,10 +219,18 @@ class FetcherConnection:
                 self._dead = ()
                 self._recovered()
 
+    def _release_unsent(self, ended: Connection) -> None:
+        """Release the returned tasks that `ended` has not sent, or only in part."""
+        for message in ended.unsent:
+            match message:
+                case ("returned", section, encoded, deadlines):
+                    self._pollers[section].source.release(decode_claims(encoded), min(deadlines))
+
     def _connect(self) -> None:
+        before = self._connection
         with self._sending:
-            if self._connection is not None:
-                self._connection.close()
+            if before is not None:
+                before.close()
             try:
                 self._is_heard = False
                 self._connection = self._dispatch.connect(self._child)
@@ -212,6 +242,8 @@ class FetcherConnection:
             }
             self._send("hello", held, self._runs, [astuple(dead) for dead in self._dead], os.getpid())
             self._running, self._running_at = (), -math.inf
+        if before is not None:
+            self._release_unsent(before)
 
 
 class FetchedTaskPoller(Poller):
@@ -265,9 +297,12 @@ class FetchedTaskPoller(Poller):
         return tasks
 
     def pause(self) -> float:
-        if self._arrived:
-            return 0.0
-        return _LONGEST_PAUSE if self._connection.is_open else _RECONNECT
+        return 0.0 if self._arrived else self._connection.pause()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether `settle` has messages to send that did not fit into the socket."""
+        return self._connection.has_unsent
 
     @property
     def descriptors(self) -> Sequence[int]:
@@ -341,7 +376,12 @@ class FetchedTaskPoller(Poller):
             self._late = len(self._arrived)
         if late:
             self.give_up(late, self._clock())
-            self._connection.report_ended(self.name, len(late), {})
+            kept = [task for task in late if task.in_flight]  # such as those whose leases are being renewed
+            with self._arrivals:
+                self._arrived[:0] = kept
+                self._late += len(kept)
+            if len(kept) < len(late):
+                self._connection.report_ended(self.name, len(late) - len(kept), {})
 
     def close(self) -> None:
         """Release the tasks that were received but not returned by `poll`."""
@@ -361,4 +401,5 @@ class SettlementThread(PeriodicThread):
     def tick(self) -> bool:
         left = [poller.settle() for poller in self._pollers]
         is_reported = self._report_running()
+        self.interval = _UNSENT if any(poller.has_unsent for poller in self._pollers) else _SETTLEMENT
         return any(left) or not is_reported

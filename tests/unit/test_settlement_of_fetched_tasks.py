@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,8 @@ from tests.unit.settling_child import AwayError, Child, finished, opened_child
 
 IDLE = 0.03
 """Seconds, longer than a run waits in an idle child."""
+SOON = 1.0
+"""Seconds, much longer than the pause until the rest of a message is sent."""
 
 
 @pytest.fixture
@@ -41,11 +44,15 @@ class FetchedTasks:
 
         self._sent = 0
 
-    def send(self, count: int) -> None:
+    def send_large(self) -> None:
+        """Send the child a task that is larger than the socket's buffer."""
+        self.send(1, "x" * 1_000_000)
+
+    def send(self, count: int, data: str = "") -> None:
         """Acquire so many tasks, and send them to the child."""
         keys = [f"quick.{self._sent + number}" for number in range(count)]
         self._sent += count
-        self.child.store.submit([NewTask(key, "quick") for key in keys])
+        self.child.store.submit([NewTask(key, "quick", {"data": data}) for key in keys])
         claims, deadline = self.child.source.fetch_multi(count)
         self.fetcher.send(("run", "queue", encode_claims(claims), deadline))
 
@@ -179,3 +186,85 @@ def test_tasks_that_are_given_up_while_the_child_leaves_are_released(
     monkeypatch.setattr(connection, "_take_last", give_up_first)
     fetched.poller.close()
     assert [row.status for row in child.store.list(TaskFilter())] == ["waiting", "waiting"]
+
+
+def test_a_waiting_task_whose_lease_is_being_renewed_is_returned_later(child: Child, fetched: FetchedTasks) -> None:
+    fetched.run(1)
+    list(fetched.fetcher.receive())
+    fetched.send(1)
+    fetched.poller.settle()
+    (waiting,) = [task for task in child.source.held if not task.started]
+    renewal = threading.Thread(target=waiting.lock.acquire)
+    renewal.start()
+    renewal.join()
+    fetched.poller.settle()
+    assert list(fetched.fetcher.receive()) == []
+    waiting.lock = threading.RLock()
+    fetched.poller.settle()
+    assert [message[:2] for message in fetched.fetcher.receive()] == [["returned", "queue"], ["ended", "queue"]]
+
+
+def test_a_waiting_task_that_can_neither_be_returned_nor_released_runs_later(
+    child: Child, fetched: FetchedTasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no fetching child, and the database does not answer."""
+
+    def away(*_: object, **__: object) -> None:
+        raise AwayError
+
+    def refused(*_: object) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr(child.store, "release_many", away)
+    monkeypatch.setattr(DispatchSocket, "connect", refused)
+    fetched.run(1)
+    fetched.send(1)
+    fetched.poller.settle()
+    (waiting,) = [task for task in child.source.held if not task.started]
+    fetched.fetcher.close()
+    fetched.poller.settle()
+    assert fetched.poller.poll() == [waiting]
+
+
+def test_returned_tasks_that_are_larger_than_the_socket_arrive_during_the_run(
+    child: Child, fetched: FetchedTasks
+) -> None:
+    fetched.run(1)
+    fetched.send_large()
+    messages: list[str] = []
+    while "ended" not in messages:
+        assert fetched.poller.settle()
+        fetched.fetcher.flush()
+        messages += [message[0] for message in fetched.fetcher.receive()]
+    assert messages == ["hello", "returned", "ended"]
+
+
+def test_an_idle_child_sends_the_rest_of_its_messages(child: Child, fetched: FetchedTasks) -> None:
+    fetched.send_large()
+    while not (tasks := fetched.poller.poll()):
+        fetched.fetcher.flush()
+    fetched.poller.give_up(tasks, child.time)
+    assert not child.source.held
+    messages: list[str] = []
+    while "returned" not in messages:
+        assert fetched.poller.pause() < SOON
+        assert fetched.poller.poll() == []
+        messages += [message[0] for message in fetched.fetcher.receive()]
+    assert fetched.poller.pause() > SOON
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["the child leaves", "the fetching child leaves"])
+def test_returned_tasks_that_were_only_sent_in_part_are_released(
+    child: Child, fetched: FetchedTasks, leaves: bool
+) -> None:
+    fetched.send_large()
+    while not (tasks := fetched.poller.poll()):
+        fetched.fetcher.flush()
+    fetched.poller.give_up(tasks, child.time)
+    assert fetched.poller.has_unsent
+    if leaves:
+        fetched.poller.close()
+    else:
+        assert [message[0] for message in fetched.fetcher.receive_last()] == ["hello"]
+        fetched.poller.poll()
+    assert [row.status for row in child.store.list(TaskFilter())] == ["waiting"]
