@@ -35,6 +35,9 @@ class LeaseRecovery:
         self._process_table = process_table
         self._unclaimed: list[DeadChild] = []
         self._claimed: tuple[DeadChild, ...] = ()
+        self._in_part: list[DeadChild] = []
+        """Dead children whose runs a recovery child releases. Only the fetching child knows their other leases, so the
+        next worker reports them to it."""
         self._child: ChildProcess | None = None
         self._fork_at = -math.inf
 
@@ -53,7 +56,8 @@ class LeaseRecovery:
 
     def claim(self) -> tuple[DeadChild, ...]:
         """Return the dead children and forget them: the next worker must release their leases."""
-        claimed = tuple(self._unclaimed)
+        claimed = (*self._in_part, *self._unclaimed)
+        self._in_part.clear()
         self._unclaimed.clear()
         return claimed
 
@@ -91,6 +95,7 @@ class LeaseRecovery:
         self._claimed = self.claim() if last else self._claim_without_fetchers()
         if not self._claimed:
             return
+        self._in_part += [dead for dead in self._claimed if dead.child and not last]
         try:
             make = partial(RecoveryChild, settings, self._claimed, last)
             self._child = self._process_table.fork("lease recovery", settings, make, lifetime=_TIMEOUT)
@@ -104,6 +109,7 @@ class LeaseRecovery:
             self._claimed += self.claim()
         outlook = "the leases end after alive_time" if last else "retrying"
         log.warning("cannot release the leases of %d dead workers: %s; %s", len(self._claimed), reason, outlook)
+        self._in_part = [dead for dead in self._in_part if dead not in self._claimed]
         if not last:
             self.add(self._claimed)
             self._fork_at = now + _RETRY_PAUSE

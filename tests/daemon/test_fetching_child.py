@@ -265,3 +265,16 @@ def test_a_large_task_reaches_its_worker_at_once(make_daemon: Make, url: str) ->
         queue.submit("large", "short", {"x": "y" * 5_000_000})
         daemon.wait_for_trace("ended", "large")
         wait_until_finished(daemon, queue)
+
+
+@pytest.mark.trial  # how many workers die within 0.2 s of their fork, depends on the load of the machine
+def test_the_waiting_tasks_of_workers_that_die_early_run_soon(make_daemon: Make, url: str) -> None:
+    """The next worker is not forked at once, so a recovery child releases the leases of the runs."""
+    with served(make_daemon, url, child_fork_frequency_limit=5) as (daemon, queue):
+        keys = [f"t{number:04}" for number in range(TASKS)]
+        queue.submit_many(
+            NewTask(key, "mixed", {"dies": number > EARLY and number % 30 == 0}) for number, key in enumerate(keys)
+        )
+        daemon.start()
+        wait_until_finished(daemon, queue, "mixed")
+        assert {trace["key"] for trace in daemon.traces("ran")} == set(keys)

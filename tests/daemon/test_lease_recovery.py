@@ -43,7 +43,7 @@ def test_the_leases_of_a_dead_fetching_child_wait_for_the_next_one() -> None:
         recovery.add([worker])
         recovery.tick(process_table.now, SETTINGS, last=False)
         assert len(process_table.forked) == 1
-        assert recovery.claim() == (fetcher,)
+        assert recovery.claim() == (worker, fetcher)
 
 
 def test_at_the_end_of_a_stop_the_leases_of_a_dead_fetching_child_are_released_like_others() -> None:
@@ -52,3 +52,40 @@ def test_at_the_end_of_a_stop_the_leases_of_a_dead_fetching_child_are_released_l
         recovery.add([DeadChild("node", child="w0", is_fetcher=True)])
         recovery.tick(process_table.now, SETTINGS, last=True)
         assert len(process_table.forked) == 1
+
+
+def test_the_next_worker_also_learns_of_a_dead_worker_whose_runs_a_recovery_child_releases() -> None:
+    """Only the fetching child knows which tasks waited in the dead worker."""
+    worker, alone = DeadChild("node", child="w1"), DeadChild("single")
+    with fake_process_table() as process_table:
+        recovery = LeaseRecovery(process_table)
+        recovery.add([worker, alone])
+        recovery.tick(process_table.now, SETTINGS, last=False)
+        assert recovery.claim() == (worker,)
+        recovery.tick(process_table.now, SETTINGS, last=True)
+        assert len(process_table.forked) == 1
+
+
+def test_a_recovery_child_that_fails_is_repeated_once_for_each_dead_worker() -> None:
+    worker = DeadChild("node", child="w1")
+    with fake_process_table() as process_table:
+        recovery = LeaseRecovery(process_table)
+        now = process_table.now
+        recovery.add([worker])
+        recovery.tick(now, SETTINGS, last=False)
+        process_table.tick(now + 3.1)
+        recovery.tick(now + 3.1, SETTINGS, last=False)
+        assert recovery.claim() == (worker,)
+
+
+def test_a_stop_releases_what_waited_in_a_dead_worker_without_successor() -> None:
+    with fake_process_table() as process_table:
+        recovery = LeaseRecovery(process_table)
+        now = process_table.now
+        recovery.add([DeadChild("node", child="w1")])
+        recovery.tick(now, SETTINGS, last=False)
+        child = process_table.forked[0]
+        child.recovered, child.code = True, 0
+        assert recovery.done is False
+        recovery.tick(now, SETTINGS, last=True)
+        assert len(process_table.forked) == 2
