@@ -32,6 +32,7 @@ class FetchingChild(ChildRole):
             self._stopping,
             spec.dead,
             spec.siblings,
+            spec.name,
             recovered,
             count=self._sections.node_threads.run_counter.add,
         )

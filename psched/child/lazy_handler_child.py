@@ -24,7 +24,8 @@ class LazyHandlerChild(ChildRole):
     def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
         """Take the arguments of `HandlerChild`."""
         assert spec.dispatch is not None
-        self._connection = FetcherConnection(spec.dispatch, spec.name, spec.dead, partial(send, pipes.RECOVERED))
+        recovered = partial(send, pipes.RECOVERED)
+        self._connection = FetcherConnection(spec.dispatch, spec.name, spec.dead, recovered, spec.siblings)
         self._open = partial(HandlerChild, spec, application, send, self._connection)
         self._stopping = StopEvent()
         self._lock = threading.Lock()

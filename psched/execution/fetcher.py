@@ -169,15 +169,17 @@ class Fetcher:
         stopping: StopEvent,
         dead: Sequence[DeadChild],
         siblings: Collection[str],
+        name: str,
         recovered: Callable[[], None],
         clock: Clock = monotonic,
         count: Callable[[str, Counted, float], None] = lambda section, counted, offset: None,
     ) -> None:
         """`dead`: children whose leases must be released. `recovered`: called after that.
 
-        `siblings`: living handler children, which may have rows of an earlier fetcher. `count`: called with the
-        statistics of runs that a child reports.
+        `siblings`: living handler children, which may have rows of an earlier fetcher. `name`: of this fetching child.
+        `count`: called with the statistics of runs that a child reports.
         """
+        self._name = name
         self._sections = {opened.name: opened for opened in sections}
         self._dispatch = dispatch
         self._stopping = stopping
@@ -265,13 +267,15 @@ class Fetcher:
                 self._return(child, section, encoded, deadlines)
             case ("running", runs):
                 child.running = tuple(NodeRun(*run) for run in runs)
-            case ("hello", held, runs, dead, pid):
+            case ("hello", held, runs, dead, pid, siblings):
                 child.has_reported, child.runs, child.pid, child.longest = True, runs, pid, math.inf
                 reported = [
                     DeadChild(holder, tuple(running), error, name_of_dead, tuple(claims), *rest)
                     for holder, running, error, name_of_dead, claims, *rest in dead
                 ]
                 self._unheard -= {name, *(each.child for each in reported)}
+                if self._name in siblings:  # this child was forked later: since then, the others have ended
+                    self._unheard &= set(siblings)
                 child.rows.clear()
                 child.rows.update({section: dict(claims) for section, claims in held.items()})
                 self._dead.extend((each, child) for each in reported)
@@ -304,11 +308,11 @@ class Fetcher:
         if now < self._recover_at:
             return
         try:
-            while self._dead:
-                dead, reporter = self._dead[0]
+            # fetchers last: a sweep would release the runs of the others as if they had not killed their workers
+            for dead, reporter in sorted(self._dead, key=lambda entry: entry[0].is_fetcher):
                 if not self._give_back(dead):
-                    return
-                self._dead.popleft()
+                    continue
+                self._dead.remove((dead, reporter))
                 child = self._children.pop(dead.child, None)
                 if child is not None:
                     child.connection.close()

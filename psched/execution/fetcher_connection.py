@@ -50,16 +50,23 @@ class FetcherConnection:
     """
 
     def __init__(
-        self, dispatch: DispatchSocket, child: str, dead: Sequence[DeadChild], recovered: Callable[[], None]
+        self,
+        dispatch: DispatchSocket,
+        child: str,
+        dead: Sequence[DeadChild],
+        recovered: Callable[[], None],
+        siblings: Sequence[str] = (),
     ) -> None:
         """`child`: the name of this child. `dead`: the children whose leases the fetching child must release.
 
-        `recovered`: called when the fetching child has released them.
+        `recovered`: called when the fetching child has released them. `siblings`: the other children that were living
+        when this child was forked.
         """
         self._dispatch = dispatch
         self._child = child
         self._dead = dead
         self._recovered = recovered
+        self._siblings = siblings
         self._pollers: dict[str, FetchedTaskPoller] = {}
         self._connection: Connection | None = None
         self._is_awaited = self._is_closed = False
@@ -240,7 +247,8 @@ class FetcherConnection:
                 name: [(task.row.key, task.lease.claim) for task in poller.source.held]
                 for name, poller in self._pollers.items()
             }
-            self._send("hello", held, self._runs, [astuple(dead) for dead in self._dead], os.getpid())
+            dead = [astuple(dead) for dead in self._dead]
+            self._send("hello", held, self._runs, dead, os.getpid(), self._siblings)
             self._running, self._running_at = (), -math.inf
         if before is not None:
             self._release_unsent(before)

@@ -8,7 +8,7 @@ import signal
 import time
 from datetime import date
 
-from app import trace
+from app import FOLDER, trace
 
 from psched.application import App, Dispatch
 from psched.application.handler import HandlerFactory
@@ -103,3 +103,13 @@ class Guessing(Dispatch):
     def route(cls, type: str) -> HandlerFactory | None:
         """Return a handler for what `app` can run."""
         return app.route(type)
+
+
+class Lingering(Dispatch):
+    """Takes a moment to close."""
+
+    @classmethod
+    def close(cls) -> None:
+        """Say that the worker is about to leave, and keep it."""
+        (FOLDER / "lingering").touch()
+        time.sleep(1.5)

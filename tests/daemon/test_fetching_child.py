@@ -38,8 +38,8 @@ SECOND_SWEEP = 6.0
 def served(make_daemon: Make, url: str, **config: Any) -> Iterator[tuple[Daemon, Queue]]:
     """Prepare a daemon with WORKERS workers on an empty queue, not started yet. Stop it at the end."""
     section = {"task_heartbeat_interval": 0.1}
-    keys = {"url": url, "processors": WORKERS, "child_kill_interval": 2, **config}
-    daemon = make_daemon(app="queue_application:app", schedules={}, queue=section, **keys)
+    keys = {"app": "queue_application:app", "url": url, "processors": WORKERS, "child_kill_interval": 2, **config}
+    daemon = make_daemon(schedules={}, queue=section, **keys)
     shutil.copy(APPLICATION, daemon.folder)
     queue_section = daemon.settings().queue
     assert queue_section is not None
@@ -265,6 +265,21 @@ def test_a_large_task_reaches_its_worker_at_once(make_daemon: Make, url: str) ->
         queue.submit("large", "short", {"x": "y" * 5_000_000})
         daemon.wait_for_trace("ended", "large")
         wait_until_finished(daemon, queue)
+
+
+def test_a_fetching_child_that_follows_while_a_worker_leaves_still_releases_leases(make_daemon: Make, url: str) -> None:
+    """The leaving worker does not report to it."""
+    app = ["queue_application:app", "queue_application:Lingering"]
+    with served(make_daemon, url, app=app, max_request_per_child=1) as (daemon, queue):
+        daemon.start()
+        queue.submit("q1", "quick")
+        daemon.wait_for(lambda: (daemon.folder / "lingering").exists() or None)
+        old = daemon.wait_for(lambda: fetcher(daemon))
+        old.kill()
+        wait_for_next_fetcher(daemon, old)
+        queue.submit("stuck", "heed")
+        psutil.Process(daemon.wait_for_trace("began", "stuck")["pid"]).kill()
+        daemon.wait_for_trace("began", "stuck", count=2)
 
 
 @pytest.mark.trial  # how many workers die within 0.2 s of their fork, depends on the load of the machine

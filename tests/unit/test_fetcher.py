@@ -28,6 +28,8 @@ from psched.process.dispatch_socket import Connection, DispatchSocket, decode_cl
 from psched.store.type_filter import TypeFilter
 
 HOLDER = "host/node/1"
+FETCHER = "w0.2"
+"""The name of the fetching child."""
 CLAIM = 7
 """The number of each acquire."""
 QUICK, STEADY, SLOW = 0.0001, 0.03, 2.0
@@ -79,6 +81,8 @@ class FakeSection:
         self.due: deque[Claim] = deque()
         self.held: dict[str, Claim] = {}
         self.released: list[str] = []
+        self.suspects: list[str] = []
+        """The keys that were given back as runs of a dead child."""
         self.given_back: list[tuple[str, set[str] | None]] = []
         """The names of dead children (their holders, if without name) and the keys that were released."""
         self.limits: list[int] = []
@@ -138,6 +142,7 @@ class FakeSection:
         self._answer()
         released = {*self.held} if claims is None else {*self.held} & {*claims}
         self.settle(released)
+        self.suspects += released & {*suspects}
         self.given_back.append((holder, None if claims is None else set(claims)))
         return len(released)
 
@@ -181,11 +186,17 @@ class FakeChild:
     """The end of a handler child."""
 
     def __init__(
-        self, bench: Bench, name: str, held: dict[str, list[str]], dead: Sequence[DeadChild], runs: int
+        self,
+        bench: Bench,
+        name: str,
+        held: dict[str, list[str]],
+        dead: Sequence[DeadChild],
+        runs: int,
+        siblings: Sequence[str],
     ) -> None:
         self.connection: Connection = bench.dispatch.connect(name)
         claims = {section: [(key, CLAIM) for key in keys] for section, keys in held.items()}
-        self.connection.send(("hello", claims, runs, [astuple(each) for each in dead], 1))
+        self.connection.send(("hello", claims, runs, [astuple(each) for each in dead], 1, siblings))
         self.batches: list[list[str]] = []
         """The keys of the rows that came together."""
         self.messages: list[Any] = []
@@ -249,17 +260,22 @@ class Bench:
         opened = [self.schedules.opened, self.queue.opened]
         types = {each.name: ClaimableTypes(cast("Source", each.source), TypeFilter()) for each in opened}
         self.fetcher = Fetcher(
-            opened, types, self.dispatch, self.turns, dead, siblings, self._count_recovered, lambda: self.time
+            opened, types, self.dispatch, self.turns, dead, siblings, FETCHER, self._count_recovered, lambda: self.time
         )
         self._thread = threading.Thread(target=self.fetcher.run)
         self._thread.start()
         self.turns.first()
 
     def child(
-        self, name: str, held: dict[str, list[str]] | None = None, dead: Sequence[DeadChild] = (), runs: int = 0
+        self,
+        name: str,
+        held: dict[str, list[str]] | None = None,
+        dead: Sequence[DeadChild] = (),
+        runs: int = 0,
+        siblings: Sequence[str] = (),
     ) -> FakeChild:
-        """Connect a child; `start` or the next turn takes its connection."""
-        child = FakeChild(self, name, {} if held is None else held, dead, runs)
+        """Connect a child; `start` or the next turn takes its connection. `siblings`: that lived at its fork."""
+        child = FakeChild(self, name, {} if held is None else held, dead, runs, siblings)
         self._children.append(child)
         return child
 
@@ -722,6 +738,43 @@ def test_a_sweep_does_not_wait_for_a_sibling_that_has_died(bench: Bench) -> None
     assert bench.queue.held == {}
 
 
+def test_a_sweep_does_not_wait_for_a_sibling_that_ended_without_a_report(bench: Bench) -> None:
+    """It was leaving when the earlier fetcher died, or did not start."""
+    bench.queue.held = {key: cast("Claim", None) for key in ("of2", "lost")}
+    bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")], siblings=["w1", "w2"])
+    bench.child("w3", siblings=[FETCHER, "w2"])
+    bench.turn()
+    assert set(bench.queue.held) == {"of2", "lost"}
+    bench.child("w2", {"queue": ["of2"]})
+    bench.turn()
+    assert set(bench.queue.held) == {"of2"}
+
+
+def test_a_child_that_ended_before_the_fetcher_began_knows_nothing_of_later_siblings(bench: Bench) -> None:
+    bench.queue.held = {key: cast("Claim", None) for key in ("of2", "lost")}
+    bench.child("w1", siblings=["w0"]).connection.close()
+    bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")], siblings=["w2"])
+    bench.turn()
+    assert set(bench.queue.held) == {"of2", "lost"}
+
+
+def test_the_rows_of_a_dead_child_do_not_wait_for_a_sweep(bench: Bench) -> None:
+    bench.queue.held = {key: cast("Claim", None) for key in ("of1", "of2")}
+    bench.child("w1", {"queue": ["of1"]})
+    bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")], siblings=["w1", "w2"])
+    bench.child("w3", dead=[DeadChild(HOLDER, ("queue:of1",), "killed", "w1", (CLAIM,))])
+    bench.turn()
+    assert set(bench.queue.held) == {"of2"}
+
+
+def test_a_run_that_killed_its_worker_is_released_as_such_before_a_sweep(bench: Bench) -> None:
+    bench.queue.held = {"killer": cast("Claim", None)}
+    bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0", is_fetcher=True)], siblings=["w1"])
+    bench.child("w2", dead=[DeadChild(HOLDER, ("queue:killer",), "killed", "w1", (CLAIM,))])
+    bench.turn()
+    assert bench.queue.suspects == ["killer"]
+
+
 def test_a_sweep_leaves_the_rows_that_the_fetcher_has_acquired_itself(bench: Bench) -> None:
     child = bench.child("w1")
     bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")], siblings=["w1", "w2"])
@@ -885,7 +938,7 @@ def test_a_child_gets_nothing_before_it_has_reported(bench: Bench) -> None:
     bench.start()
     bench.turn()
     assert list(connection.receive()) == []
-    connection.send(("hello", {}, 0, (), 1))
+    connection.send(("hello", {}, 0, (), 1, ()))
     bench.turn()
     assert len(list(connection.receive())) == 1
     connection.close()
