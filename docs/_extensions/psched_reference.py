@@ -208,7 +208,8 @@ class Reference(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         made = {"settings": settings, "metrics": metrics, "tables": tables}[self.arguments[0]]
-        return self.parse_text_to_nodes(made(), allow_section_headings=True)
+        found: list[nodes.Node] = self.parse_text_to_nodes(made(), allow_section_headings=True)
+        return found
 
 
 def _literal(app: Sphinx, context: click.Context, lines: list[str]) -> None:
