@@ -77,7 +77,7 @@ def _row(node: NodeState) -> Fields:
         "started": node.started,
         "version": node.version,
         "tz_database": node.tz_database,
-        "clock": f"{-node.clock_offset:+.1f} s",
+        "clock": f"{-node.clock_offset:+z.1f} s",
         "running": f"{count} in {len(node.processes)} processes",
         "routes": "; ".join(f"{name}: {types.describe()}" for name, types in sorted(node.sections.items())),
     }

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +26,7 @@ from psched.model import NewTask
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
 from psched.store.counts import Counted
+from psched.store.type_filter import TypeFilter
 from psched.web import ACTIONS, Access, app
 from psched.web.access import Gate
 from psched.web.pages import PAGES
@@ -30,6 +34,7 @@ from psched.web.pages.now import verdict
 from psched.web.rendering import ago, moment
 from psched.web.shared_state import SharedState
 from psched.web.status_poller import Snapshot
+from tests.announcements import announce
 from tests.daemon.harness import wait_for
 from tests.web.conftest import OWN, Visit, settings_of
 
@@ -407,6 +412,15 @@ def test_pages_of_a_missing_section_are_not_linked(url: str) -> None:
         made.state.shared.close()
         assert f'href="/{section}"' in text
         assert f'href="/{missing}"' not in text
+
+
+def test_a_clock_that_agrees_with_the_database_is_not_minus_zero_ahead(
+    visit: Visit, schedules: ScheduleCollection, tmp_path: Path
+) -> None:
+    announce(schedules.store.nodes, "host/1", "schedules", TypeFilter(("mail",)))
+    with closing(sqlite3.connect(tmp_path / "psched.db")) as connection, connection:
+        connection.execute("UPDATE psched_nodes SET clock_offset = 20")
+    assert "<dd>+0.0 s " in visit().get("/nodes").text
 
 
 def test_a_missing_table_is_named_with_its_remedy(url: str) -> None:
