@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -32,7 +33,8 @@ def test_the_quickstart_shows_a_schedule_firing_and_leaves_nothing_running(tmp_p
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    greetings = [int(time) for time in re.findall(r"hello, world! this is the run for (\d+)", done.stdout)]
+    told = re.findall(r"hello, world! this is the run for (\S+ \S+)", done.stdout)
+    greetings = [int(datetime.fromisoformat(time).timestamp()) for time in told]
     assert len(greetings) >= 2, done.stdout
     assert greetings == list(range(greetings[0], greetings[-1] + 1)), "every second once, in order"
     assert "it works" in done.stdout
