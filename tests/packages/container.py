@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -100,15 +101,19 @@ class Podman:
 
     def find_options(self, image: str) -> None:
         """Find how containers run here."""
-        told = ""
+        refused: list[str] = []
         for runtime in _RUNTIMES:
+            if shutil.which(runtime) is None:
+                refused.append(f"{runtime} is not installed")
+                continue
             for options in _RUN_OPTIONS:
                 self.runtime, self.run_options = ("--runtime", runtime), ("--network=host", *options)
                 told = self("run", "--rm", *self.run_options, image, "echo", "it runs", check=False, also_errors=True)
                 if told.endswith("it runs\n"):
                     print(f"test-container: podman {' '.join([*self.runtime, 'run', *self.run_options])}", flush=True)
                     return
-        raise SystemExit(f"test-container: podman cannot run a container here: {told.strip()}")
+                refused.append(f"{' '.join([runtime, *options])}: {told.strip()}")
+        raise SystemExit("\n  ".join(["test-container: podman cannot run a container here:", *refused]))
 
 
 def imported_base(podman: Podman) -> str:
