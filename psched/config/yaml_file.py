@@ -194,6 +194,15 @@ def _read(path: Path, how: str = "", example: str = "") -> str:
         raise ConfigError(f"{path}: {_NO_TEXT}") from None
 
 
+def _remedy(text: str, error: yaml.MarkedYAMLError) -> str | None:
+    """Return a message with the remedy for a character that cannot begin a value. YAML's own message has none."""
+    mark, problem = error.problem_mark, error.problem or ""
+    if mark is None or not (error.context == "while scanning an alias" or "start any token" in problem):
+        return None
+    found = "*" if error.context == "while scanning an alias" else text.splitlines()[mark.line][mark.column]
+    return "a tab; indent with spaces" if found == "\t" else f"a value that begins with {found} needs quotes"
+
+
 def _load(text: str, name: str, kind: type[Any]) -> Document:
     try:
         loader = kind(text)
@@ -208,8 +217,7 @@ def _load(text: str, name: str, kind: type[Any]) -> Document:
         problem = error.problem or error.context or ""
         if "nesting depth" in problem:  # PyYAML 6.0.4 and later; before, a RecursionError
             raise ConfigError(f"{name}: {_TOO_DEEP}") from None
-        problem = "a tab; indent with spaces" if r"'\t'" in problem else problem
-        raise ConfigError(f"{name}{line}: not valid YAML: {problem}") from None
+        raise ConfigError(f"{name}{line}: not valid YAML: {_remedy(text, error) or problem}") from None
     except yaml.YAMLError:
         raise ConfigError(f"{name}: {_NO_TEXT}") from None
     except RecursionError:

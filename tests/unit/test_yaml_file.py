@@ -43,3 +43,21 @@ def test_a_list_that_contains_itself_is_read() -> None:
 def test_a_key_that_cannot_be_used_is_refused(text: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=rf"^jobs.yml:1: not valid YAML: {fault}"):
         parse_document(text, "jobs.yml")
+
+
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml.CSafeLoader])
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("a:\n  cron: */5 * * * *", r"a value that begins with \* needs quotes"),
+        ("a:\n  cron: * * * * *", r"a value that begins with \* needs quotes"),
+        ("a:\n  cron: @daily", "a value that begins with @ needs quotes"),
+        ("a:\n\tcron: x", "a tab; indent with spaces"),
+    ],
+)
+def test_a_character_that_yaml_refuses_is_named_with_the_remedy(
+    text: str, fault: str, loader: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.config.yaml_file._QuickLoader", loader)
+    with pytest.raises(ConfigError, match=f"^jobs.yml:2: not valid YAML: {fault}"):
+        parse_document(text, "jobs.yml")
