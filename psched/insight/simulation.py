@@ -180,7 +180,8 @@ class HandlerTimes:
         found = self.by_key.get(row.key, self.by_type.get(row.type, self.mean))
         if found is None:
             raise InvalidValueError(
-                "the ledger has no run, so the duration of runs is unknown; give handler_time (--handler-time SEC)"
+                "the ledger has no run of these schedules, so the duration of their runs is unknown; give handler_time "
+                "(--handler-time SEC)"
             )
         return found
 

@@ -158,7 +158,7 @@ def test_handlers_take_as_long_as_their_last_runs_or_those_of_their_type() -> No
     times = handler_times(rows, lambda _: last)
     assert [times.of(each) for each in rows] == [15, 15, 30, 22.5]
     assert times.unmeasured == ["z"]
-    with pytest.raises(ValueError, match="the ledger has no run"):
+    with pytest.raises(ValueError, match="the ledger has no run of these schedules"):
         handler_times(rows, lambda _: {}).of(rows[0])
 
 
