@@ -159,10 +159,11 @@ def exact_time(seconds: float) -> str:
 
 
 def short_time(seconds: float) -> str:
+    """Return a date with its zone, without the seconds of a whole minute: `2026-11-22 21:30 +0100`."""
     moment = local_datetime(seconds)
     if moment is None:
         return str(seconds)
-    return f"{moment:%Y-%m-%d %H:%M:%S}" if moment.second else f"{moment:%Y-%m-%d %H:%M}"
+    return f"{moment:%Y-%m-%d %H:%M:%S %z}" if moment.second else f"{moment:%Y-%m-%d %H:%M %z}"
 
 
 def brief_time(seconds: float) -> str:

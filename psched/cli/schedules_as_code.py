@@ -17,7 +17,7 @@ import click
 
 from psched.application import ApplicationSpec, load
 from psched.atomic_write import write_atomically
-from psched.cli.formatting import json_line, printable, short_time, with_local_times, write
+from psched.cli.formatting import json_line, local_iso, printable, short_time, with_local_times, write
 from psched.cli.options import MOMENT, PREFIX, Chosen, When, common_options, count, read_source
 from psched.cli.sections import opened, required_section
 from psched.errors import ConfigError
@@ -456,7 +456,7 @@ def _value(name: str, value: Any) -> str:
     if value is None or value == ():
         return "none"
     if kind == "instant":
-        return short_time(value)
+        return str(local_iso(value))
     if isinstance(value, Mapping):
         value = dict(value)
     elif kind in ("seconds", "wait"):

@@ -56,7 +56,7 @@ def test_an_outage_is_simulated_on_each_database(fresh: Commands, database: str)
     assert [each["key"] for each in found["affected"]] == ["every", "latest"]
     assert found["affected"][0]["worst_time_local"] == "2036-12-01T02:10:00+09:00"
     lines = fresh.ok(*given).out.splitlines()
-    assert "backlog        gone 2036-12-01 04:07, 6 min after the outage" in lines
+    assert "backlog        gone 2036-12-01 04:07 +0900, 6 min after the outage" in lines
     assert lines[-1].split("\t")[:2] == ["latest", "mail"]
     assert fresh.ok("history").out.splitlines()[1:] == []
 

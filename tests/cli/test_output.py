@@ -107,7 +107,7 @@ def test_a_table_on_a_terminal_has_short_dates(fresh: Commands) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.time", lambda: at + 86400 * 100.0)
         assert (brief_time(at), brief_time(at - 86400 * 100)) == ("Nov 15 07:13", "Aug 07  2023")
-    assert (short_time(at), short_time(at - 20)) == ("2023-11-15 07:13:20", "2023-11-15 07:13")
+    assert (short_time(at), short_time(at - 20)) == ("2023-11-15 07:13:20 +0900", "2023-11-15 07:13 +0900")
 
 
 def test_data_that_another_program_stored_against_the_rules_is_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from tests.cli.commands import Commands
 
@@ -137,6 +138,13 @@ def test_an_app_declares_schedules(psched: Commands) -> None:
     assert psched("plan", "--app", "shop:app", "-I", ".").code == 0
 
 
+def test_a_time_in_a_difference_is_written_as_in_a_file(psched: Commands) -> None:
+    (psched.folder / "jobs.yml").write_text(_FILE)
+    psched.ok("apply", "jobs.yml")
+    psched.ok("modify", "invoices", "--not-before", "2036-12-01T08:00Z")
+    assert re.search(r"start: declared none, database 2036-1[-\d]+T[:\d]+[+-]\d\d:\d\d\n", psched("diff", "jobs.yml").out)
+
+
 def test_drift_is_shown_and_undone(psched: Commands) -> None:
     (psched.folder / "jobs.yml").write_text(_FILE)
     psched.ok("apply", "jobs.yml")
@@ -147,6 +155,7 @@ def test_drift_is_shown_and_undone(psched: Commands) -> None:
     outcome = psched("diff", "jobs.yml")
     code, out = outcome.code, outcome.out
     assert code == 3
+    assert re.search(r"last change: modify, 20\d\d-[-: \d]+ [+-]\d{4}, by ", out)
     shown = [line for line in out.splitlines() if not line.startswith("    last change: ")]
     assert shown == [
         "~ invoices: changed",
@@ -163,6 +172,7 @@ def test_drift_is_shown_and_undone(psched: Commands) -> None:
     rollback = ("rollback", "--owner", "billing", "--before", "1h")
     assert psched(*rollback).code == 3
     assert "nowhere/plan.json: No such file" in psched.fault(*rollback, "--yes", "--out", "nowhere/plan.json")
+    assert re.search(r"\t20\d\d-[-: \d]+ [+-]\d{4}\tadd\t", psched.ok("rollback", "invoices").out)
     unknown = psched.fault("rollback", "--owner", "biling", "--before", "1h")
     assert "no schedule has the owner 'biling' (did you mean 'billing'?); the owners are 'billing'" in unknown
     assert len(psched("list", "--json").json) == 2
