@@ -13,10 +13,11 @@ from datetime import date
 
 from psched.cron import CronDialect
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
+from psched.keys import check_key
 from psched.model import Calendar
 from psched.schedule_options import checked_calendar
 from psched.schedules.schedule import Schedule
-from psched.schedules.validation import named_calendar, named_calendars
+from psched.schedules.validation import named_calendar, no_calendar
 from psched.store import ScheduleStore
 from psched.store.calendars import Calendars
 
@@ -34,8 +35,10 @@ class CalendarCollection:
 
     def __getitem__(self, name: str) -> Calendar:
         """Return a calendar. Raises NotFoundError, NotSupportedError."""
-        [calendar] = named_calendars(self._schedules, [name], NotFoundError)
-        return calendar
+        stored = self._store.get(check_key(name, "the name of a calendar"))
+        if stored is None or stored.content is None:
+            raise NotFoundError(no_calendar(self._store, name))
+        return named_calendar(stored)
 
     def list(self) -> list[Calendar]:
         """Return the calendars in the order of their names. Raises NotSupportedError."""

@@ -35,7 +35,7 @@ from psched.retry_wait import Backoff, check_attempts, check_wait
 from psched.schedule_options import OPTIONS, check_owner, check_time, checked_calendar
 from psched.schedules import rule_occurrences
 from psched.store import ScheduleStore
-from psched.store.calendars import StoredCalendar
+from psched.store.calendars import Calendars, StoredCalendar
 from psched.time_text import local_time
 
 log = logging.getLogger(__name__)
@@ -180,13 +180,8 @@ def _rule_of(
     return checked_rule(Rule(new.cron, timezone, new.delay, **options), dialect)
 
 
-def named_calendars(
-    store: ScheduleStore, names: object, missing: type[Exception] = ConfigError
-) -> tuple[Calendar, ...]:
-    """Return the calendars with these names, as they are stored now.
-
-    Raises ValueError, or `missing` for an unknown name.
-    """
+def named_calendars(store: ScheduleStore, names: object) -> tuple[Calendar, ...]:
+    """Return the calendars with these names, as they are stored now. Raises ValueError and ConfigError."""
     if names is None:
         return ()
     if isinstance(names, str) or not isinstance(names, Sequence):
@@ -199,11 +194,16 @@ def named_calendars(
     for name in dict.fromkeys(check_key(name, "the name of a calendar") for name in names):
         stored = store.calendars.get(name)
         if stored is None or stored.content is None:
-            known = [each.name for each in store.calendars.all() if each.content is not None]
-            hint = did_you_mean(name, known) or f"; known are {', '.join(known) or 'none'}"
-            raise missing(f"exclude: there is no calendar {name!r} (create it with `psched calendar set`){hint}")
+            raise ConfigError(f"exclude: {no_calendar(store.calendars, name)}")
         found.append(named_calendar(stored))
     return tuple(found)
+
+
+def no_calendar(calendars: Calendars, name: str) -> str:
+    """Return the message that there is no calendar of this name."""
+    known = [each.name for each in calendars.all() if each.content is not None]
+    hint = did_you_mean(name, known) or f"; known are {', '.join(known) or 'none'}"
+    return f"there is no calendar {name!r} (create it with `psched calendar set`){hint}"
 
 
 def named_calendar(stored: StoredCalendar) -> Calendar:
