@@ -100,13 +100,15 @@ def _whole_seconds(name: str, text: str, lowest: int, highest: int) -> int:
 
 def _moment(text: str) -> Moment:
     match = _AT.fullmatch(text)
-    try:
-        if match is None:
-            raise ValueError
-        moment = datetime.fromisoformat(match["moment"].upper())
-        return Moment(int((moment - _EPOCH).total_seconds()))
-    except ValueError:
+    if match is None:
         raise TimetableSyntaxError(
             ": expected '@at' and a local date and time without an offset, such as '@at 2027-03-01T09:00'; the "
             "schedule's time zone is a separate option"
+        )
+    try:
+        moment = datetime.fromisoformat(match["moment"].upper())
+    except ValueError:
+        raise TimetableSyntaxError(
+            ": there is no such date or time; expected a date of the calendar, and a time from 00:00 to 23:59:59"
         ) from None
+    return Moment(int((moment - _EPOCH).total_seconds()))
