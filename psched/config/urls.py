@@ -52,7 +52,11 @@ def check_url(url: str) -> None:
             _ = urlsplit(f"//{rest.rpartition('@')[2]}").port
         except ValueError:
             raise ValueError(EXPECTED_URL) from None
-    elif _sqlite_file(url).startswith("file:"):
+        return
+    port = _parse(url).port
+    if port is not None and not 1 <= port <= 65535:
+        raise ValueError(f"the port {port} is not from 1 to 65535")
+    if _sqlite_file(url).startswith("file:"):
         raise ValueError("expected a plain file path, as in sqlite:///psched.db, not a file: URI")
 
 

@@ -208,6 +208,7 @@ def test_values_that_would_let_a_frozen_child_outlive_its_lease_are_refused(keys
         ("mysql:/psched:s3cret@db/psched", "expected a URL like"),
         ("mysql://psched:s3cret@db:port/psched", "expected a URL like"),
         ("mysql://psched:s3@cret@db/psched", "the password contains an '@'; write it as %40"),
+        ("postgresql://psched:s3cret@db:99999/psched", "the port 99999 is not from 1 to 65535"),
         ("sqlite://psched.db", "three slashes"),
         ("sqlite:///file::memory:?uri=true", "not a file: URI"),
     ],
