@@ -14,6 +14,7 @@ from psched.application.handler import CallingHandler, HandlerFactory
 from psched.application.router import Router, check_pattern
 from psched.application.schedule_declarations import Declaration, cron_of, declared_by_owner
 from psched.application.task_function import TaskFunction, TaskFunctionWithRun, TypeOptions
+from psched.error_messages import shown
 from psched.errors import ConfigError, UnstorableResultError
 from psched.queue.queue import Queue, check_priority
 from psched.retry_wait import Backoff, check_attempts, check_wait
@@ -324,6 +325,8 @@ def _checked_options(name: str, options: TypeOptions) -> TypeOptions:
             raise ValueError(f"timeout of {name} must be more than 0 seconds; None leaves it to the configuration")
         if options.max_attempts is not None:
             check_attempts(f"max_attempts of {name}", options.max_attempts)
+        if options.store_result is not None and not isinstance(options.store_result, bool):
+            raise ValueError(f"store_result of {name} must be True, False or None, got {shown(options.store_result)}")
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return options

@@ -142,7 +142,9 @@ def test_a_time_in_a_difference_is_written_as_in_a_file(psched: Commands) -> Non
     (psched.folder / "jobs.yml").write_text(_FILE)
     psched.ok("apply", "jobs.yml")
     psched.ok("modify", "invoices", "--not-before", "2036-12-01T08:00Z")
-    assert re.search(r"start: declared none, database 2036-1[-\d]+T[:\d]+[+-]\d\d:\d\d\n", psched("diff", "jobs.yml").out)
+    assert re.search(
+        r"start: declared none, database 2036-1[-\d]+T[:\d]+[+-]\d\d:\d\d\n", psched("diff", "jobs.yml").out
+    )
 
 
 def test_drift_is_shown_and_undone(psched: Commands) -> None:

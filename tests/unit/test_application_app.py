@@ -149,6 +149,11 @@ def test_a_wait_below_zero_is_refused(wait: float, app: App) -> None:
         app.task("type1", retry_wait=wait)
 
 
+def test_an_option_that_is_neither_true_nor_false_is_refused(app: App) -> None:
+    with pytest.raises(ConfigError, match="store_result of 'type1' must be True, False or None, got 'no'"):
+        app.task("type1", store_result="no")  # type: ignore[call-overload]
+
+
 def test_an_app_without_tasks_fails_the_check(app: App) -> None:
     with pytest.raises(ConfigError, match="the App handles no task"):
         app.check()
