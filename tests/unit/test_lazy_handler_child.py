@@ -45,7 +45,7 @@ class RunningChild:
         self.opened: list[OpenedChild] = []
         self._dispatch = DispatchSocket("host/test/1")
         monkeypatch.setattr("psched.child.lazy_handler_child.HandlerChild", self._open)
-        spec: Any = SimpleNamespace(dispatch=self._dispatch, name="w1", dead=())
+        spec: Any = SimpleNamespace(dispatch=self._dispatch, name="w1", dead=(), siblings=("w1",))
         nothing: Any = None
         self.child = LazyHandlerChild(spec, nothing, lambda message: None)
         self._thread = threading.Thread(target=self.child.run, daemon=True)
