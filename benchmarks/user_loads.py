@@ -103,11 +103,11 @@ ARRIVALS: dict[str, tuple[str, Plan]] = {
         for percent in (30, 60, 90)
     },
     "long-tail-other": (
-        "no-op tasks, and one in twenty that takes 2 s, of another type: waits of the no-op tasks",
+        "short tasks that do nothing; one task in twenty takes 2 s and has another type: waits of the short tasks",
         partial(_long_tail, True),
     ),
     "long-tail-same": (
-        "no-op tasks, and one in twenty that takes 2 s, of the same type: waits of the no-op tasks",
+        "short tasks that do nothing; one task in twenty takes 2 s and has the same type: waits of the short tasks",
         partial(_long_tail, False),
     ),
 }
