@@ -296,7 +296,9 @@ def _hook_of(kind: Any) -> Callable[[Any, Any], Any]:
     except StructureHandlerNotFoundError as error:
         name = _type_name(error.type_)
         if get_origin(error.type_) in (Union, UnionType):
-            raise TypeError(f"JSON values do not show which type of {name} they have; use only one type") from error
+            raise TypeError(
+                f"a JSON value does not show which of the types {name} it has; use only one type"
+            ) from error
         raise TypeError(f"values of {name} cannot be stored as JSON") from error
     return hook
 

@@ -259,7 +259,7 @@ class Submission(Generic[P, R_co]):
 
 def _arguments(call: object) -> Mapping[str, Any]:
     if not isinstance(call, Mapping):
-        raise ValueError(f"submit_many takes mappings of arguments and results of new_task, got {shown(call)}")
+        raise ValueError(f"each call must be a mapping of arguments, or a result of new_task, got {shown(call)}")
     return call
 
 

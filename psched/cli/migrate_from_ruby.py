@@ -30,7 +30,7 @@ N = TypeVar("N", ScheduleRow, NewTask)
 
 _BATCH = 100
 """The rows that one transaction reads and writes."""
-_OTHER_SIDE = "of the type that the configuration does not have."
+_OTHER_SIDE = "whose type is not the configured `type:`."
 _OLDEST_DUE = 1_300_000_000
 """Unix seconds in March 2011. PerfectQueue only runs tasks with a later time."""
 _WINDOW, _WINDOWS = 28 * 86400, 14
@@ -119,12 +119,12 @@ def migrate_command(reader: SectionName) -> click.Command:
     @click.option(
         "--schedules-table",
         metavar="NAME",
-        help=f"Name of the table of schedules {_OTHER_SIDE}",
+        help=f"Name of the old or new table of schedules: the table {_OTHER_SIDE}",
     )
     @click.option(
         "--queue-table",
         metavar="NAME",
-        help=f"Name of the queue table {_OTHER_SIDE}",
+        help=f"Name of the old or new queue table: the table {_OTHER_SIDE}",
     )
     @common_options()
     def migrate(
@@ -260,7 +260,7 @@ def _copy_all(
 
 @lru_cache(4096)
 def _same_times(rule: Rule, start: int, first: CronDialect, second: CronDialect) -> bool:
-    """Return whether both dialects have the same number of occurrences in each of the windows from `start` on."""
+    """Return whether a rule has equally many occurrences in both dialects, in each of `_WINDOWS` time ranges."""
     if first == second:
         return True
     begins = range(start, start + _WINDOW * _WINDOWS, _WINDOW)

@@ -82,18 +82,18 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--timeout",
             type=seconds(none=True),
-            help="Stop a run after SEC seconds; none: use the timeout of the type or of the configuration.",
+            help="Stop a run after SEC seconds; `none`: use the timeout of the type or of the configuration.",
         ),
         click.option(
             "--retry-wait",
             type=WAIT_OR_NONE,
-            help="Wait after a failed attempt: SEC, or FIRST..LIMIT for a doubling wait; none: use the wait of the "
+            help="Wait after a failed attempt: SEC, or FIRST..LIMIT for a doubling wait; `none`: use the wait of the "
             "type or of the configuration.",
         ),
         click.option(
             "--pause-after",
             type=count(none=True),
-            help="Pause the schedule when N occurrences have failed in a row; none removes the limit.",
+            help="Pause the schedule when N occurrences have failed in a row; `none` removes the limit.",
         ),
         click.option(
             "--overlap",
@@ -101,33 +101,33 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="If the previous occurrence has not ended yet: wait (the default), or skip the new one.",
         ),
         click.option(
-            "--max-runs", type=count(none=True), help="End the schedule after N runs; none removes the limit."
+            "--max-runs", type=count(none=True), help="End the schedule after N runs; `none` removes the limit."
         ),
         click.option(
-            "--not-after", "end", type=UNIX_TIME_OR_NONE, help="No occurrence after TIME; none removes the limit."
+            "--not-after", "end", type=UNIX_TIME_OR_NONE, help="No occurrence after TIME; `none` removes the limit."
         ),
         click.option(
-            "--not-before", "start", type=UNIX_TIME_OR_NONE, help="No occurrence before TIME; none removes the limit."
+            "--not-before", "start", type=UNIX_TIME_OR_NONE, help="No occurrence before TIME; `none` removes the limit."
         ),
         click.option(
             "--max-attempts",
             type=count(none=True),
-            help="Give up an occurrence after N failed attempts; none removes the limit.",
+            help="Give up an occurrence after N failed attempts; `none` removes the limit.",
         ),
         click.option(
             "--alert-after",
             type=seconds(none=True),
-            help="Alert when an occurrence is not finished SEC seconds after its time; none removes the limit.",
+            help="Alert when an occurrence is not finished SEC seconds after its time; `none` removes the limit.",
         ),
         click.option(
             "--max-lateness",
             type=seconds(none=True),
-            help="Skip an occurrence that would start more than SEC seconds late; none removes the limit.",
+            help="Skip an occurrence that would start more than SEC seconds late; `none` removes the limit.",
         ),
         click.option(
             "--catch-up",
             type=click.Choice(CATCH_UP),
-            help="Run all missed occurrences, only the latest of several, or none that is late.",
+            help="Of several missed occurrences run all, only the latest, or (`none`) the latest if it is not late.",
         ),
         click.option(
             "-a", "--at", "next_run_time", type=UNIX_TIME, help="Time of the next run. Its occurrence stays the same."

@@ -138,8 +138,8 @@ def simulate(
     Runs the current schedules on a virtual clock, by the rules of the workers (catch_up, max_lateness, overlap and so
     on). Prints which occurrences start late and by how much, which are skipped and why, when the backlog is gone, and
     the busiest hour. Nothing is written. A run in progress when the outage begins is lost, and runs again after its
-    lease has ended. Handlers do not fail, paused schedules do not run, and the queue is left out. In a range that
-    begins now, schedules that are late now begin late.
+    lease has ended. Handlers do not fail, paused schedules do not run, and the queue is left out. If the
+    range begins now, the simulation begins with the schedules that are late now.
 
     Times are unix seconds, dates like 2026-12-01T02:00 (in this host's time zone unless they have an offset), now,
     spans like 2d (two days ago), and spans like +2h (in two hours; for TO and --to: after FROM and --from).

@@ -52,7 +52,7 @@ def event_receiver(value: Any) -> EventReceiver | None:
 
 def _kinds(value: Any) -> frozenset[EventKind]:
     if not isinstance(value, list | tuple) or not value or not set(map(str, value)) <= set(EVENT_KINDS):
-        raise ValueError(f"only: write a list of some of {', '.join(EVENT_KINDS)}")
+        raise ValueError(f"only: write a list with one or more of {', '.join(EVENT_KINDS)}")
     return frozenset(value)
 
 

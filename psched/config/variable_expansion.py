@@ -80,7 +80,7 @@ def read_env_file(file: Path) -> dict[str, str]:
         if binding.error or (binding.key is not None and binding.value is None):
             text = binding.original.string
             line = binding.original.line + text[: len(text) - len(text.lstrip())].count("\n")
-            raise ValueError(f"{file}:{line}: not NAME=value; quote a value that contains quotes")
+            raise ValueError(f"{file}:{line}: expected NAME=value; write quotes around a value that contains quotes")
         if binding.key is not None and binding.value is not None:
             variables[binding.key] = binding.value
     return variables

@@ -192,7 +192,7 @@ def _open(path: Path) -> int:
         return os.open(path, _FLAGS, _MODE)
     except OSError as error:
         raise ConfigError(
-            f"log: cannot write {path}: {error.strerror}; name another file, or none for stderr"
+            f"log: cannot write {path}: {error.strerror}; name another file, or remove `log` to write to stderr"
         ) from error
 
 

@@ -78,7 +78,7 @@ def events_in(receiver: Receiver) -> list[dict[str, Any]]:
         ({"stream": "redis://h", "name": ""}, "name: write the key of the stream"),
         ({"channel": "psched_events"}, "channel needs PostgreSQL, which schedules does not use"),
         ({"channel": "é" * 32}, "channel: write a name of at most 63 bytes"),
-        ({"url": "http://h/", "only": ["runs"]}, "only: write a list of some of run, late"),
+        ({"url": "http://h/", "only": ["runs"]}, "only: write a list with one or more of run, late"),
         ({"url": "http://h/", "only": []}, "only: write a list"),
         ({"channel": "c", "name": "n"}, "unknown key 'name'; expected channel"),
     ],

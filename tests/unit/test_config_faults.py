@@ -257,8 +257,8 @@ def test_an_unset_variable_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("content", "line", "problem"),
     [
-        (b"A=1\n\n  \ns3cret\n", ":4", "not NAME=value; quote a value that contains quotes"),
-        (b"A=1\nB='s3cret\n", ":2", "not NAME=value; quote a value that contains quotes"),
+        (b"A=1\n\n  \ns3cret\n", ":4", "expected NAME=value; write quotes around a value that contains quotes"),
+        (b"A=1\nB='s3cret\n", ":2", "expected NAME=value; write quotes around a value that contains quotes"),
         (b"A=s3cret\xff\n", "", "not UTF-8 text"),
     ],
 )

@@ -408,9 +408,9 @@ class Connection:
         (Callable[[], int], r"the parameter value: values of .*Callable.* cannot be stored as JSON"),
         (
             date | datetime,
-            r"the parameter value: JSON values do not show which type of Union.* they have; use only one",
+            r"the parameter value: a JSON value does not show which of the types Union.* it has; use only one",
         ),
-        (list[date | datetime | None], "the parameter value: JSON values do not show which type of"),
+        (list[date | datetime | None], "the parameter value: a JSON value does not show which of the types"),
         (dict[int, str], r"the parameter value: dict\[int, str\]: the names in a JSON object are text; annotate it as"),
         (
             list[Mapping[Number, str]],

@@ -115,7 +115,7 @@ def test_a_task_of_many_that_exists_is_left_as_it_is(queue: Queue) -> None:
 
 
 def test_what_is_no_call_of_the_function_is_refused_among_many(queue: Queue) -> None:
-    with pytest.raises(ValueError, match="takes mappings of arguments and results of new_task, got 'x'"):
+    with pytest.raises(ValueError, match="must be a mapping of arguments, or a result of new_task, got 'x'"):
         report.submit_many(["x"])  # type: ignore[list-item]
     with pytest.raises(ValueError, match=r"the task 'k' was not made by report\.new_task"):
         report.submit_many([psched.NewTask("k", "another")])

@@ -106,7 +106,7 @@ def check_rule(key: str, rule: Rule) -> None:
     if problem is not None:
         raise NotSupportedError(
             f"{key!r}: cron {rule.cron!r} would stop the Ruby workers that may share this table: {problem}; "
-            "type: rdb and redis accept it"
+            "use `type: rdb` or `type: redis`"
         )
 
 
@@ -116,7 +116,7 @@ def check_text(name: str, text: str | None) -> None:
     if strange is not None:
         raise NotSupportedError(
             f"{name} {text!r} would hang the Ruby workers that may share this table: U+{ord(strange):X} has four bytes "
-            "in UTF-8, and they read characters of up to three bytes; type: rdb and redis accept it"
+            "in UTF-8, and they read characters of up to three bytes; use `type: rdb` or `type: redis`"
         )
 
 
