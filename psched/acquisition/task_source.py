@@ -141,9 +141,9 @@ class Source:
         return self.store.give_back(holder, suspects, self.times.backoff.limit, error, claims)
 
     def maintain(self, idle: bool = False) -> bool:
-        """Delete old rows for a short time, unless the last deletion was recent. With `idle`, this interval is longer.
+        """Delete old rows, if the last call that did so is long enough ago. With `idle`, deletions are less frequent.
 
-        Return True if the time ended before all old rows were deleted. A failure is logged, never raised.
+        Takes at most about `_MAINTENANCE_SECONDS`. Return True if old rows are left. A failure is logged, never raised.
         """
         now = self._clock()
         if now < self._maintained_at + (self._settlement.maintenance_interval if idle else _MAINTENANCE_INTERVAL):

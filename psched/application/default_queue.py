@@ -71,7 +71,7 @@ class DefaultQueue:
             self._configured = self._configured or open
 
     def serve(self, settings: Settings) -> None:
-        """Inside a worker: use the queue in the worker's settings, unless another queue is configured."""
+        """Inside a worker: use the queue in the worker's settings, unless `configure` or `provide` has set a queue."""
         self._workers = None if settings.queue is None else partial(open_configured_queue, settings)
 
     @property

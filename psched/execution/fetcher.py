@@ -437,7 +437,8 @@ class Fetcher:
     def _release_old(self) -> None:
         """Release the rows that wait for a free child, if one of them has waited too long.
 
-        Newer rows are released, too. Else they would run before the older ones, which this fetcher may acquire again.
+        This includes the rows that have waited only a short time: the fetcher may acquire all these rows again, and
+        must then not run a newer row before an older one.
         """
         end = self._clock() - _PATIENCE
         if any(row.fetched_at < end for row in self._fetched):

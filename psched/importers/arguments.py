@@ -13,7 +13,7 @@ from psched.importers.entries import Definition
 def data_of_call(
     function: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any], remarks: list[str]
 ) -> Definition:
-    """Return a definition with `data`, or an empty one if there are no arguments. `function`: None if it is unknown."""
+    """Return `{"data": …}` for the arguments, or {} if there are none. `function`: None if it is unknown."""
     data = dict(kwargs)
     if args:
         names = [] if function is None else _positional(function)

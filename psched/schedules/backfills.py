@@ -188,7 +188,7 @@ class BackfillCollection:
         return self._change(key, number, Schedule.resume)
 
     def cancel(self, key: str, number: int | None = None) -> builtins.list[str]:
-        """Begin no more runs of a schedule's backfills, or of one backfill, for good. A run in progress continues.
+        """End a schedule's backfills, or one backfill, for good: no further run begins. Runs in progress continue.
 
         Return the names of the backfills that had occurrences left. The ledger keeps what they have run; another
         backfill may run the rest. Raises like `pause`.

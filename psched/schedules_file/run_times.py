@@ -165,7 +165,7 @@ class RunTimeComparison:
         return None if found is None else found[bisect_right(found, timing.next_time) :]
 
     def _first_of(self, delay: float) -> int:
-        """Return a second at most one second after `now - delay`. Occurrences after it have their runs after `now`."""
+        """Return `now - delay`, rounded up to a second. Occurrences after this second have their runs after `now`."""
         return math.ceil(self.now - delay)
 
     def _last_of(self, delay: float) -> int:

@@ -73,7 +73,7 @@ class ScheduleStore(LeaseStore):
     @property
     @abstractmethod
     def reads(self) -> ScheduleCounts:
-        """The row counts of this table, for `psched.insight`."""
+        """The queries that count the rows of this table, for `psched.insight`."""
 
     @abstractmethod
     def shares_database(self, queue: object) -> bool:

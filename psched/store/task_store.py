@@ -40,7 +40,7 @@ class TaskStore(LeaseStore):
     @property
     @abstractmethod
     def reads(self) -> TaskCounts:
-        """The row counts of this queue, for `psched.insight`."""
+        """The queries that count the rows of this queue, for `psched.insight`."""
 
     @abstractmethod
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> list[str]:

@@ -37,10 +37,10 @@ def faults(
     """Run the tasks of a test function without faults, then with faults, and compare the results.
 
     The test function prepares data and submits tasks to `psched_queue`. Their handlers run in forked processes, as in a
-    daemon: first to the end; then killed by SIGKILL right before and right after each of their commits; delivered
-    twice; and with the lease lost while they run. After a fault, every task runs again until it is done. A handler is
-    not idempotent if its tasks leave a different state with a fault than without. Then the test fails, and shows the
-    fault, the commit and the difference.
+    daemon: first without faults; then with each single fault, which is SIGKILL right before or right after a commit of
+    a handler, a second delivery of a task, or a lease lost while the handler runs; then with random sequences of these
+    faults. After a fault, every task runs again until it is done. A handler is not idempotent if its tasks leave a
+    different state with a fault than without. Then the test fails, and shows the fault, the commit and the difference.
 
     `state` returns the state that the handlers should leave. It must read it from where other processes wrote it: rows,
     files, `psched_effects`. `reset` undoes that state. It is called before each run of the test function, and at the

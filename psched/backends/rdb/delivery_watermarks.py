@@ -15,7 +15,7 @@ from psched.store.delivery_watermarks import Watermark, WatermarkKind
 
 
 def watermarks_table(metadata: MetaData, rows: str) -> Table:
-    """Return the table of watermarks: up to where reports were sent. `position` and `since` are unix milliseconds."""
+    """Return the table of the watermarks. `position` and `since` are unix milliseconds."""
     return Table(
         f"{checked_name(rows)}_watermarks",
         metadata,

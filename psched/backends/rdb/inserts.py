@@ -103,7 +103,7 @@ class RowInserts:
         return not run_steps(connection, self._others(connection, [key], nonce))
 
     def steps(self, connection: Compilable, rows: Sequence[Mapping[str, Any]]) -> Steps[list[str]]:
-        """Do what `insert` does, as steps in the caller's transaction. Records nothing."""
+        """Insert `rows` as `insert` does, as steps in the caller's transaction. Does not write the ledger."""
         return self._steps(connection, rows, [row["key"] for row in rows], new_number())
 
     def sql(self, connection: Compilable, row: Mapping[str, Any]) -> tuple[str, Any]:

@@ -54,9 +54,9 @@ class DueTimes:
     def others_may_be_due(self, types: Collection[str]) -> bool:
         """Return whether the last query by type found due rows of other types. True before the first query.
 
-        A query sees only the first due row of each band. This row soon has another type if there are due rows of other
-        types, because the worker takes the rows of its own types. A worker queries when it is idle, and every few
-        seconds while it is busy.
+        A query sees only the first due row of each band. A row of another type is soon the first, because the worker
+        takes the rows of its own types that are before it. A worker queries when it is idle, and every few seconds
+        while it is busy.
         """
         return self._due_types is None or not self._due_types <= frozenset(types)
 

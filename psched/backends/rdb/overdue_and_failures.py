@@ -1,4 +1,4 @@
-"""Finds overdue occurrences in `rdb` by an index, and stores runs that failed for good until they are reported."""
+"""Finds overdue occurrences in `rdb` by an index. Stores runs that failed for good, until psched has reported them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue tasks in `rdb`: created by `submit`, finished by `retire`."""
+"""The tasks of a queue in `rdb`: created by `submit`, finished by `retire`."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ def has_user_and_type(queue: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a row is in the index of users by type.
 
     It means the same as `has_user`, but its text differs, so that a query by type does not use the index of users. Such
-    a query must get the user's name from a subquery, because from a parameter PostgreSQL concludes that the name is not
-    empty.
+    a query must get the user's name from a subquery: if the name is a parameter, PostgreSQL knows that it is not empty,
+    and may use the index of users.
     """
     return queue.c.user_name != sa.literal_column("''")
 

@@ -1,4 +1,4 @@
-"""Queue tasks in PerfectQueue's table."""
+"""The tasks of a queue in PerfectQueue's table."""
 
 from __future__ import annotations
 

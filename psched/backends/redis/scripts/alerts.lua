@@ -3,8 +3,8 @@
 -- `failures`: runs that failed for good. `unreported`: the names of these runs, ordered by the end of the claim on
 -- their report.
 
--- Stores a run that failed for good until its failure is reported. `name`: '' if no run failed. `members`: members of a
--- JSON object.
+-- Stores a run that failed for good. It is kept until it is reported. `name`: '' if no run failed.
+-- `members`: members of a JSON object.
 local function keep_failure(name, members)
   if name ~= '' then
     call('HSET', T .. 'failures', name, '{"failed":' .. integer(now) .. ',' .. members .. '}')
