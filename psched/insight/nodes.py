@@ -33,22 +33,33 @@ class NodeState:
 
 
 def merged(nodes: Iterable[Node]) -> list[NodeState]:
-    """Return the nodes of all sections without duplicates: live nodes first, then by name."""
+    """Return the nodes of all sections without duplicates: live nodes first, then by name.
+
+    If several processes have reported a run of the same row, only the latest run is in the result. The earlier runs
+    have ended since those reports.
+    """
     by_name: dict[str, list[Node]] = {}
+    runs: list[NodeRun] = []
     for node in nodes:
         by_name.setdefault(node.name, []).append(node)
-    states = [_state(parts) for parts in by_name.values()]
+        runs.extend(run for process in node.processes for run in process.runs)
+    latest = {(run.section, run.key): run.since for run in sorted(runs, key=lambda run: run.since)}
+    states = [_state(parts, latest) for parts in by_name.values()]
     return sorted(states, key=lambda state: (state.vanished, state.name))
 
 
-def _state(parts: list[Node]) -> NodeState:
-    """Return the state of a node from its records in each of its sections."""
+def _state(parts: list[Node], latest: Mapping[tuple[str, str], float]) -> NodeState:
+    """Return the state of a node from its records in each of its sections.
+
+    `latest`: when the last run of each row began, by section and key. Earlier runs are left out.
+    """
     last = min(parts, key=lambda part: part.age)
     runs: dict[tuple[str, int], list[NodeRun]] = {}
     for part in parts:
         if not part.has_vanished or last.has_vanished:
             for process in part.processes:
-                runs.setdefault((process.name, process.pid), []).extend(process.runs)
+                last_runs = [run for run in process.runs if run.since == latest[run.section, run.key]]
+                runs.setdefault((process.name, process.pid), []).extend(last_runs)
     return NodeState(
         last.name,
         last.host,
