@@ -1,8 +1,8 @@
 """The configuration: one environment of a YAML file, or a dict, as frozen settings.
 
 `yaml_file` reads the file, `variable_expansion` replaces `${NAME}`, `validators` check single values, `settings`
-defines the keys and their defaults, and `loader` combines all this and reports every error on one line each. Passwords
-are never shown.
+defines the keys and their defaults, and `loader` combines all this and reports every error on one line each. Errors
+show neither passwords in URLs nor the value of a `${NAME}`.
 """
 
 from psched.config.loader import coerce, default_environment, default_file, default_table, from_mapping, load

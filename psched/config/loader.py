@@ -1,4 +1,8 @@
-"""Loads `Settings` from a YAML file or a dict. Reports every error, on one line each."""
+"""Loads `Settings` from a YAML file or a dict. Reports every error, on one line each.
+
+A reference such as `${NAME}` that cannot be replaced, or an `env_file` that cannot be read, ends the check; errors that
+would be found later are not reported.
+"""
 
 from __future__ import annotations
 
@@ -201,7 +205,10 @@ class _Loader:
         except ClassValidationError as error:
             for name, fault in faults(error):
                 path = places.get(name, (name,))
-                text = f"{fault}{self._got(str(fault), path)}" if name in values else f"missing; {_MISSING[name]}"
+                if name in values:
+                    text = _unexpanded(str(fault), values[name], self._raw_value(path)) + self._got(str(fault), path)
+                else:
+                    text = f"missing; {_MISSING[name]}"
                 self._fault(f"{'.'.join(path)}: {text}")
         return None
 
@@ -209,12 +216,19 @@ class _Loader:
         """Return `, got …` with the text in the file. So secrets in variables and URLs are not shown."""
         if not message.startswith("expected") or path[-1] == "url":
             return ""
+        value = self._raw_value(path)
+        if value is None:  # a default, computed from a value with its own error
+            return ""
+        return f", got {masked_url(shown(value, sys.maxsize))[:100]}"
+
+    def _raw_value(self, path: tuple[str, ...]) -> Any:
+        """Return the value in the file, before the expansion; None if the file does not have the key."""
         value: Any = self.raw
         for key in path:
-            if key not in value:  # a default, computed from a value with its own error
-                return ""
+            if key not in value:
+                return None
             value = value[key]
-        return f", got {masked_url(shown(value, sys.maxsize))[:100]}"
+        return value
 
     def _fault(self, message: str) -> None:
         self.found[f"{self._where()}: {message}"] = None
@@ -226,6 +240,21 @@ class _Loader:
 
     def _where(self) -> str:
         return f"{self.file}:{self.environment}" if self.file else "config"
+
+
+def _unexpanded(message: str, expanded: Any, raw: Any) -> str:
+    """Return the message of a check with `${NAME}` instead of each quoted text that an expansion has made."""
+    if isinstance(expanded, str) and isinstance(raw, str):
+        return message if expanded == raw else message.replace(repr(expanded), repr(raw))
+    if isinstance(expanded, Mapping) and isinstance(raw, Mapping):
+        pairs = [(each, raw.get(key)) for key, each in expanded.items()]
+    elif isinstance(expanded, list) and isinstance(raw, list | tuple):
+        pairs = list(zip(expanded, raw, strict=False))
+    else:
+        return message
+    for each, before in pairs:
+        message = _unexpanded(message, each, before)
+    return message
 
 
 def _unknown(key: object, known: Iterable[str]) -> str:
@@ -275,7 +304,10 @@ def _is_postgresql(section: Section) -> bool:
 
 
 def _lease_faults(settings: Settings, section: Section, name: str, given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an error if a lease ends before a frozen child is killed, or if leases are renewed too rarely."""
+    """Yield an error if a lease ends before a frozen child is killed, or if leases are renewed too rarely.
+
+    The defaults of the child's limits are not checked, only those in `given`: the keys in the file.
+    """
     limit, grace = settings.child_heartbeat_limit, settings.child_kill_interval
     explicit = given.keys() & {"child_heartbeat_limit", "child_kill_interval"}
     if explicit and limit + grace >= section.alive_time:

@@ -1,7 +1,7 @@
 """Validators of single configuration values. Each returns the converted value, or raises ValueError.
 
 `loader` appends `, got …` to a message that begins with "expected". It quotes the text of the file: a `${VAR}` is shown
-by its name, because its value may be a secret.
+by its name, because its value may be a secret. In a message that quotes a value by `repr`, `loader` replaces the value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _APPLICATION = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?[^\W\d]\w*(?:\.[^\W
 def seconds(minimum: float, above: bool = False, never: bool = False) -> Callable[[Any], Any]:
     """Return a validator for seconds or a duration ≥ `minimum`; with `above`, > `minimum`.
 
-    With `never`, the validator also accepts the word never, and returns None for it.
+    With `never`, the validator also accepts the words never and none, and returns None for them.
     """
     bound = f"{'>' if above else '≥'} {minimum:g}{' or never' if never else ''}"
     expected = f"expected seconds or a duration (90s, 5m, 2h) {bound}"

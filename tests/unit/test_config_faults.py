@@ -363,6 +363,28 @@ def test_a_fault_names_file_and_environment(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("keys", "path"),
+    [
+        ({"web": {"listen": "${WHERE}"}}, "web: listen: expected HOST:PORT"),
+        ({"web": {"actions": "${WHERE}"}}, "web: actions: expected true or false"),
+        ({"web": {"show_data": "${WHERE}"}}, "web: show_data: expected true or false"),
+        ({"web": {"timezone": "${WHERE}"}}, "web: timezone"),
+        ({"web": {"hosts": ["a", "x${WHERE}:y"], "listen": "x${WHERE}"}}, "web: listen"),
+        ({"timezone": "${WHERE}"}, "timezone: "),
+        ({"queue": {"type": "${WHERE}"}}, "queue.type: no store"),
+    ],
+)
+def test_a_fault_names_a_variable_instead_of_its_value(
+    keys: dict[str, Any], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHERE", "hush-hush")
+    found = fault(SQLITE | keys)
+    assert found.startswith(f"config: {path}")
+    assert "${WHERE}'" in found
+    assert "hush" not in found
+
+
 def test_what_is_no_configuration_at_all_is_refused() -> None:
     with pytest.raises(ConfigError, match="got list"):
         from_mapping({**SQLITE, "queue": []})
