@@ -56,7 +56,7 @@ class App(Router):
     """The tasks of an application. Decorating a function registers it. One daemon can run several Apps."""
 
     def __init__(self, *, owner: str | None = None) -> None:
-        """`owner`: the default owner of schedules that the App declares."""
+        """`owner`: the default owner of schedules that the App declares. Raises ConfigError."""
         try:
             self._owner = check_owner(owner)
         except ValueError as error:
@@ -118,10 +118,11 @@ class App(Router):
         When the function raises, the task is due again after a wait.
 
         - `retry_wait`: the wait in seconds. For a growing wait give a `psched.backoff(...)`, or a dict such as
-          `{"first": 1, "limit": 300}`. None: the configured wait.
+          `{"first": 1, "limit": 300}`. A wait of the schedule takes precedence. None: the configured wait.
         - `max_attempts`: the task has failed after this many attempts. A limit of the task or its schedule takes
           precedence. None: the configured limit.
-        - `timeout`: a run is stopped after this many seconds, and tried again. None: the configured `task_timeout`.
+        - `timeout`: a run is stopped after this many seconds, and tried again. A timeout of the schedule takes
+          precedence. None: the configured `task_timeout`.
         - `priority`: the priority of submitted tasks.
         - `store_result`: whether the return value is stored with the task for `QueuedTask.result`, as JSON of at most
           65,536 bytes. None: the value is stored if the annotated return type is not None. If a value cannot be stored,
@@ -135,7 +136,7 @@ class App(Router):
         the function. Other functions must check `task.stop_reason`.
 
         Raises:
-            ConfigError: the type has a handler already, or the decorated object cannot be a handler.
+            ConfigError: an option is wrong, the type has a handler already, or the object cannot be a handler.
         """
         if callable(type):
             return self.task()(type)

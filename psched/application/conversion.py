@@ -1,6 +1,6 @@
 """Converts values of annotated types to JSON values and back, by cattrs. It never guesses: `"5"` is not an int.
 
-The module is imported when the first value is converted.
+The import takes 0.1 s: `parameters` imports this module at the first conversion, the master before it forks.
 """
 
 from __future__ import annotations

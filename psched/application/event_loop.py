@@ -1,4 +1,4 @@
-"""Event loops for `async def` handlers. Each handler thread keeps one loop for all its tasks.
+"""Event loops for `async def` handlers. Each handler thread keeps one loop for all its tasks of an App.
 
 Used in child processes and by the embedded scheduler.
 """

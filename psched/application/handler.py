@@ -66,7 +66,9 @@ class DefaultDecider(Decider):
     """Makes a task due again after an error."""
 
     def unexpected_error_raised(self, error: Exception) -> None:
-        """Report the error, and make the task due again after the handler's `retry_wait` (None: the configured wait).
+        """Report the error, and make the task due again after the handler's `retry_wait`.
+
+        None: the configured wait. A wait of the schedule takes precedence.
 
         A run that is already settled, or was asked to stop, is not changed. If the lease of this run is lost, `error`
         is raised again, because the run cannot be settled. If `error` is about the lost lease of another task, this run
@@ -88,7 +90,9 @@ class Base:
     """The class that decides how to settle a run that raised an exception."""
 
     retry_wait: float | Backoff | None = None
-    """Seconds from an error to the next attempt; None: the configured `retry_wait`."""
+    """Seconds from an error to the next attempt, or a growing wait. A wait of the schedule takes precedence. None: the
+    configured `retry_wait`.
+    """
 
     max_attempts: int | None = None
     """The maximum number of attempts of a run. A limit of its task or schedule takes precedence. None: the configured
@@ -96,7 +100,9 @@ class Base:
     """
 
     timeout: float | None = None
-    """Seconds after which a run is stopped, to be tried again; None: the configured `task_timeout`."""
+    """Seconds after which a run is stopped, to be tried again. A timeout of the schedule takes precedence. None: the
+    configured `task_timeout`.
+    """
 
     retention_time: float | None = None
     """How many seconds a finished queue task is kept with its result; None: the configured time."""

@@ -181,7 +181,7 @@ class Submission(Generic[P, R_co]):
             AlreadyExistsError: a task has this key.
             TypeError: the function cannot be called with these arguments.
             ValueError: an argument or an option cannot be stored; the error names its path.
-            ConfigError: there is no queue to submit to.
+            ConfigError: there is no queue to submit to, or the function handles several types.
         """
         task = self._new_task(args, kwargs, self._due())
         queue = self.function.queue.get()
@@ -197,7 +197,7 @@ class Submission(Generic[P, R_co]):
         """Submit one task for each of `calls`, in one transaction.
 
         A call is a mapping of arguments or a result of `new_task`. If a task's key exists already, the existing task is
-        not changed. Raises like `submit`, and ValueError if `using` has a key.
+        not changed. Raises like `submit`, except AlreadyExistsError, and ValueError if `using` has a key.
         """
         tasks = self._new_tasks(calls, self._due())
         queue = self.function.queue.get()

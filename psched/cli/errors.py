@@ -33,8 +33,8 @@ class DatabaseError(Exception):
 def run_command(command: click.Command, arguments: Sequence[str] | None = None, chosen: object = None) -> int:
     """Run a command. Print errors to standard error as `command: message`, and return the exit code.
 
-    With PSCHED_DEBUG set, unexpected errors are raised. `chosen`: initial values of the common options (`Chosen`); the
-    command line overrides them. None: the defaults.
+    With PSCHED_DEBUG set, all errors except those of usage are raised. `chosen`: initial values of the common options
+    (`Chosen`); the command line overrides them. None: the defaults.
     """
     program = str(command.name)
     _open_streams()

@@ -106,14 +106,15 @@ class _HandlerTime(click.ParamType):  # type: ignore[type-arg]  # as above
     "since",
     type=_TimeOption(),
     metavar="WHEN",
-    help="Start of the range (default: an hour before the outage, or now if that is later).",
+    help="Start of the range (default: now; with --outage an hour before FROM, or if that is past, now or FROM, "
+    "whichever is earlier).",
 )
 @click.option(
     "--to",
     "until",
     type=_TimeOption(),
     metavar="WHEN",
-    help="End of the range (default: a day after the outage, or a day from now).",
+    help="End of the range (default: a day after the outage, or else a day after the start).",
 )
 @click.option(
     "--late",

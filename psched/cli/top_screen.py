@@ -40,7 +40,9 @@ class _Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A list on the screen. `columns`: names and ranks, see `fitted`. The title of the panel replaces the first name.
+    """A list on the screen. `columns`: names and ranks, see `fitted`.
+
+    The title of the panel stands before the name of the first column.
 
     `sort`: the initial column to sort by. `descending`: whether the greatest value comes first.
     """

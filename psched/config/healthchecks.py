@@ -17,7 +17,7 @@ _KEYS = ("url", "schedules", "timeout")
 EXPECTED_HTTP_URL = "expected a URL (http:// or https://)"
 _TIMEOUT = 10.0
 MAX_TIMEOUT = 300.0
-"""The maximum number of seconds that a request may take."""
+"""The longest `timeout` of a request or of a command, in seconds."""
 
 
 @frozen
@@ -37,7 +37,7 @@ class Healthchecks:
 
 
 def slug(key: str) -> str:
-    """Return the key in lower case. Each sequence of characters that Healthchecks does not allow becomes `-`."""
+    """Return the key in lower case. Each sequence of characters except a-z, 0-9 and _ becomes `-`; none at the ends."""
     return re.sub(r"[^a-z0-9_]+", "-", key.lower()).strip("-") or "-"
 
 
@@ -85,7 +85,7 @@ def _check_template(template: Any) -> None:
 
 
 def http_url(value: Any) -> str:
-    """Accept an absolute http or https URL. Errors do not quote it, because it may contain a secret."""
+    """Accept an absolute http or https URL. Errors do not quote it: `loader` quotes the text of the file instead."""
     if not isinstance(value, str) or not value.startswith(("http://", "https://")):
         raise ValueError(EXPECTED_HTTP_URL)
     if not value.isascii() or not value.isprintable() or " " in value:

@@ -16,7 +16,7 @@ from psched.cron.zones import load_zone, offset_of_wall
 
 _EPOCH = datetime(1970, 1, 1)
 _MANY = 4
-"""The maximum number of times of the day, or values of a field, that are listed one by one."""
+"""The maximum number of times of the day, or of evenly spaced values of a field, that are listed one by one."""
 _WEEKDAYS = [day_name[(number - 1) % 7] for number in range(7)]
 """The days of the week, beginning with Sunday as in cron."""
 _MONTHS = list(month_name)

@@ -48,7 +48,7 @@ _RLIMITS = {
 
 
 class CommandError(Exception):
-    """The program could not be started. The message contains the reason."""
+    """The program was not started. The message contains the reason."""
 
 
 def _argument(value: Any) -> str:

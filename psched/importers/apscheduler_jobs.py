@@ -51,7 +51,7 @@ class _TriggerError(Exception):
 def read_apscheduler(scheduler: Any, timezone: str, begin: int) -> Imported:
     """Return the jobs that were added to the scheduler, and those in its job stores.
 
-    `timezone`: the zone of the file. `begin`: rules that end before this time are left out. Raises ConfigError if
+    `timezone`: the zone of the file. `begin`: unix seconds; earlier dates and years are left out. Raises ConfigError if
     `scheduler` is not a scheduler of APScheduler 3.
     """
     if not (hasattr(scheduler, "get_jobs") and hasattr(scheduler, "add_jobstore")):

@@ -171,7 +171,7 @@ def _rule(text: str, zone: Any, timezone: str, remarks: list[str]) -> tuple[Defi
 
 
 def _values(text: str, place: int) -> tuple[frozenset[int], bool]:
-    """Return the values of a field, and whether one of its terms is a bare `*`."""
+    """Return the values of a field, and whether one of its terms is a bare `*` (also written `?` or `*/1`)."""
     low, high = _BOUNDS[place]
     found: set[int] = set()
     star = False

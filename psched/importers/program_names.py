@@ -42,7 +42,7 @@ def name_of_arguments(arguments: Iterable[str]) -> str:
 
 
 def plain_name(text: str) -> str:
-    """Return the text with a dash for each character except letters, digits and `_ . @ -`."""
+    """Return at most 60 characters of the text. Others than letters, digits and `_ . @ -` become single dashes."""
     return _UNUSUAL.sub("-", text).strip("-.")[:_LONGEST] or "job"
 
 

@@ -35,7 +35,7 @@ Checks = Callable[[Collection], Iterable[Finding]]
 
 
 def configuration_findings(settings: Settings) -> Iterator[Finding]:
-    """Yield findings about the configuration: which file is used, and whether other users may read its passwords."""
+    """Yield findings about the configuration: which file is used, and whether all users may read its `env_file`."""
     yield Finding("config", True, f"{settings.path}:{settings.environment}")
     file = settings.env_file
     if file is not None and file.stat().st_mode & stat.S_IROTH:
@@ -158,7 +158,7 @@ def hook_findings(section: Section, schedules: ScheduleCollection) -> Iterator[F
 
 
 def _node_findings(nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield findings about tz databases or versions of psched that differ between live workers and this host."""
+    """Yield findings about tz databases that differ between live workers and this host, and versions that differ."""
     difference = tz_difference(nodes, cron.tz_database())
     if difference is not None:
         yield Finding("nodes", False, difference)

@@ -41,8 +41,9 @@ class HourForecast:
 class Forecast:
     """The coming hours. Leaves out runs on request, retries, occurrences that are already late, and paused schedules.
 
-    `schedules`: the number of counted schedules. `unmeasured`: types left out of `busy`, because the ledger has no run
-    of them. `unusable`: the number of schedules whose rule cannot be used. `uncounted`: the number of schedules left
+    `schedules`: the number of schedules, without the `uncounted` ones. `unmeasured`: types left out of `busy`, because
+    the ledger has no run of them, or 100 types have more starts. `unusable`: how many of `schedules` have a rule that
+    cannot be used. `uncounted`: the number of schedules left
     out because the time was up; these have the least common rules. `may_skip`: the number of schedules with
     `overlap: skip`. All their starts are counted, although a start that becomes due during a run is skipped.
     """

@@ -367,7 +367,7 @@ class ScheduleInsight(TableInsight):
     def week_ahead(self) -> WeekAhead:
         """Return the forecast of the next week, the minutes in which many runs start, and the clock changes.
 
-        Reads the same rows as `forecast`. Counts for up to 10 s of processor time; the answer shows what was left out.
+        Reads the same rows as `forecast`. Takes up to about 30 s of processor time; the answer shows what was left out.
         """
         begin = int(self._store.now()) // HOUR * HOUR + HOUR
         uses, dialect = list(self._rules()), self._schedules.cron_dialect

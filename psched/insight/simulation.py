@@ -99,8 +99,8 @@ class Simulation:
     numbers of occurrences by reason. `interrupted`: runs that the outage ended. `missed`: occurrences that wait when
     the outage ends. `caught_up`: the first time after the outage (or after `begin`) when no due occurrence waits; None
     if not before `end`. `waiting`: see `SimulatedSchedule`. `hours`: each hour of the range. `busiest`: the hour with
-    most work. `affected`: the affected schedules, the worst delays first. `unmeasured`: types without a recorded run;
-    their runs take the mean time of the others.
+    most work. `affected`: the affected schedules, the worst delays first. `unmeasured`: types of which no run was
+    found; their runs take the mean time of the others.
     """
 
     begin: float
@@ -164,7 +164,7 @@ def starts_in(rows: Iterable[ScheduleRow], begin: float, end: float, dialect: Cr
 class HandlerTimes:
     """How many seconds the runs of schedules take: the mean of a schedule's last runs, or of its type, or of all.
 
-    `unmeasured`: types without a recorded run.
+    `unmeasured`: types of which no run was found, among the schedules whose runs were read.
     """
 
     by_key: Mapping[str, float]

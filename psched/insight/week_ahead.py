@@ -31,7 +31,7 @@ _MOST_TIMES = WEEK * 60
 _EXAMPLES = 3
 _NOTES = 8
 _LONGEST_SPREAD = 6 * HOUR
-"""Runs with a longer spread are treated as spread over the whole week."""
+"""Runs with a longer spread are left out, because they fill no minute."""
 SPREADS = (600, 3600)
 """Seconds over which the starts of a crowded minute could be spread."""
 
@@ -42,7 +42,7 @@ class CrowdedMinute:
 
     They start together at this time of day on `days` days of the week.
 
-    - `starts`: the largest number of starts on one of these days. Runs with a spread are left out.
+    - `starts`: the largest number of starts on one of these days. Runs with a spread of a minute or more are left out.
     - `types`: up to three pairs of a type (None: unknown) and its number of runs, the largest number first.
     - `keys`: some of the schedules.
     - `spread`: maps each of `SPREADS` to the approximate number of runs that would start in the fullest minute,
@@ -235,7 +235,7 @@ def _clock_changes(
 ) -> Iterator[ClockChange]:
     """Yield the clock changes in the zones of the rules. Zones with the same change are combined.
 
-    `seconds`: the processor time for examining rules. The most common rules are examined first.
+    `seconds`: the processor time for examining rules. Of each zone, the most common rules are examined first.
     """
     until = thread_time() + seconds
     by_zone: dict[str, list[Rule]] = defaultdict(list)

@@ -80,7 +80,7 @@ class ChildCounter:
         _add(self._block, STORE, section, operation, seconds=seconds)
 
     def _counter(self, section: str, outcome: str, type_: str) -> int | None:
-        """Return the counter for a kind of run that this child counts for the first time."""
+        """Return the counter for a kind of run that is not in `_counters`: a new kind, or one that counts as OTHER."""
         known = section, type_
         if known not in self._types and len(self._types) < MOST_TYPES:
             self._types.add(known)

@@ -17,7 +17,7 @@ BUSY = "busy"
 IDLE = "idle"
 FROZEN = "frozen"
 STATES = (ABSENT, STARTING, BUSY, IDLE, FROZEN)
-"""States of a child, in this order: not forked yet; loading the application; running tasks; waiting; no heartbeats."""
+"""States of a child, in this order: no process; loading the application; running tasks; waiting; no heartbeats."""
 
 
 class ChildHealth(NamedTuple):

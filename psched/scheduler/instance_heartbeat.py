@@ -23,7 +23,7 @@ from psched.store import TaskStore
 log = logging.getLogger(__name__)
 
 LEASE = 8.0
-"""An instance counts as dead after this many seconds without a heartbeat."""
+"""Seconds of the lease that each heartbeat renews. `skip_missed` decides when an instance without a lease is dead."""
 INTERVAL = 2.0
 """Seconds between two heartbeats."""
 _CLEANUP_INTERVAL = 300

@@ -115,7 +115,7 @@ def _moment(at: object, timezone: str) -> str:
 
 
 def check_names(options: Iterable[str]) -> None:
-    """Raise TypeError for an option that no registration has."""
+    """Raise TypeError for an option that neither a registration nor another schedule has."""
     known = RegistrationChanges.__annotations__.keys() | _OF_RUNS
     for name in options:
         if name not in known:

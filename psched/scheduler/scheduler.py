@@ -118,7 +118,8 @@ class Scheduler:
 
         Raises:
             ConfigError: the tasks of a decorated function cannot be stored.
-            ScheduleError: the scheduler is running, or the name is bound or registered already.
+            ScheduleError: the scheduler is running, the name is bound already, or the data of its registration does not
+                fit the decorated function.
             ValueError: the name or the function is not valid.
         """
         self._refuse_running("bind")
@@ -174,6 +175,7 @@ class Scheduler:
             ScheduleError: the name is registered already; or the scheduler is running and the name is not bound.
             ConfigError: the expression or the time zone is not valid.
             ValueError: another value is not valid.
+            TypeError: an option is unknown, or the decorated function cannot be called with `data`.
         """
         refuse_options("register", str(name), cron)
         check_names(terms)
@@ -215,6 +217,7 @@ class Scheduler:
         Raises:
             NotFoundError: neither the store nor this instance has this registration.
             ConfigError, ValueError: a value is not valid; nothing was changed.
+            TypeError: as in `register`; nothing was changed.
         """
         check_names(changes)
         text = self._name(name)
@@ -444,7 +447,7 @@ class Scheduler:
 
         Return False if a handler is running after `timeout` seconds. Such a handler continues in its thread with its
         lease, and another `stop` waits for it again. A database that does not answer does not delay the stop. If the
-        scheduler is not running, this does nothing. A stopped scheduler can be started again.
+        scheduler is not running, this only closes its connections. A stopped scheduler can be started again.
 
         Raises:
             ScheduleError: a handler of this scheduler calls this method.
@@ -595,7 +598,7 @@ def create_scheduler(  # noqa: PLR0913 – all are keywords
       in the configuration of a daemon.
 
     Raises:
-        ConfigError: the URL, the prefix, the time zone or a setting of the connection is not valid.
+        ConfigError: another value is not valid.
         ValueError: `poll_interval`, `concurrency` or `misfire_grace_time` is not valid.
     """
     reports = {

@@ -63,7 +63,7 @@ class Plan:
     - `at`: when the plan was made, in unix seconds by the database's clock.
     - `unchanged`: how many schedules are already as declared.
     - `undeclared`: schedules of `owners` that are not declared, but stay because the plan does not prune.
-    - `others`: how many schedules have other owners or none. They do not change.
+    - `others`: how many schedules have other owners or none. They do not change. Up to 100,000 schedules are counted.
     - `rows`: the changes in the form that the store takes, if the plan is applied at once.
     - `database`: the URL of the store without its password, if the caller has named it.
     """
@@ -173,7 +173,9 @@ def apply_plan(schedules: ScheduleCollection, found: Plan) -> None:
     """Make all changes of the plan in one transaction (on Redis in one script), or none of them.
 
     Workers may run the schedules at the same time. Raises PlanConflictError if one of the schedules was added or
-    deleted, or its definition was changed, since the plan was made. Raises ConfigError and ValueError like `plan`.
+    deleted, or its definition was changed, since the plan was made. Raises ScheduleError if the schedules change at
+    each of 20 tries, ConfigError and ValueError for a schedule that cannot be stored, and NotSupportedError like
+    `plan`.
     """
     check_keeps_owners(schedules)
     rows = found.rows if len(found.rows) == len(found.changes) else _unread_rows(schedules, found)

@@ -36,7 +36,8 @@ Check = Callable[[NewSchedule], object]
 def read_schedules_file(path: Path, check: Check | None = None) -> DeclaredSchedules:
     """Return the schedules in the file. `check`: called with each schedule, such as `ScheduleCollection.check`.
 
-    Raises ConfigError. For each error its text has one line, which names the file, the line in the file and the key.
+    Raises ConfigError. For each of the first 20 errors its text has one line, which names the file, the line in the
+    file and the key.
     """
     return _FileReader(read_document(path), str(path), check).declared()
 

@@ -54,7 +54,7 @@ def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> 
 def rollback_to_version(schedules: ScheduleCollection, key: str, version: int) -> Plan:
     """Return the plan that gives one schedule the definition of a version.
 
-    Raises NotFoundError and NotSupportedError.
+    Raises NotFoundError, NotSupportedError, and ScheduleError if the version has no definition.
     """
     check_keeps_owners(schedules)
     changes: Sequence[Change] = schedules.ledger.changes(key)

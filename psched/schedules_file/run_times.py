@@ -39,7 +39,10 @@ _NEAR = 3 * 3600
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """Runs in the next days: how many, and the `first` few. `exact`: whether they were compared one by one."""
+    """Runs in the next days: how many, and the `first` few. `exact`: False if too many to compare one by one.
+
+    Then all runs of the schedule are counted, not only those that a change gains or loses.
+    """
 
     count: int = 0
     first: tuple[float, ...] = ()
@@ -210,8 +213,8 @@ class RunTimeComparison:
     ) -> list[PlannedCrowdedMinute]:
         """Return the minutes in which many runs begin, and more than before.
 
-        The largest come first. Schedules with a `spread` of a minute or more do not count, nor do schedules that run
-        each minute or more often.
+        At most five, the largest first. Schedules with a `spread` of a minute or more do not count, nor do schedules
+        that run each minute or more often.
         """
         were, become = Counter(map(_group, before)), Counter(map(_group, after))
         were.pop(None, None)

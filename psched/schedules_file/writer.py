@@ -34,7 +34,8 @@ def schedules_text(
 ) -> Iterator[str]:
     """Yield the lines of a file that declares these schedules, in this order.
 
-    Options with their default values are left out. The most frequent time zone becomes a default of the file.
+    Options with their default values are left out. If each schedule has a time zone, the most frequent one
+    becomes a default of the file.
     `comments`: lines to write before a schedule, by its key; the lines with the key "" begin the file.
     """
     new = list(schedules)

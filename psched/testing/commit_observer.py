@@ -37,7 +37,7 @@ _READS = frozenset(
     {"DECLARE", "DESCRIBE", "EXPLAIN", "FETCH", "LISTEN", "PRAGMA", "RELEASE", "ROLLBACK"}
     | {"SAVEPOINT", "SELECT", "SET", "SHOW", "UNLISTEN", "USE", "VALUES"}
 )
-"""First words of statements that write no row or end no transaction."""
+"""First words of statements that commit nothing in autocommit mode."""
 
 _Commits = Callable[..., str | None]
 """Takes the arguments of a driver's method. Returns what `_commit_of` returns for its statement."""

@@ -79,6 +79,7 @@ class Drain:
             ConfigError: a due task has no handler; or the test has `@faults`, which itself runs the tasks.
             AssertionError: there are more than `limit` runs; perhaps a task submits itself.
             ValueError: `until` or `limit` is wrong.
+            NotSupportedError: `until` is given, but the clock of this type of store cannot be set.
         """
         given: object = limit
         if not isinstance(given, int) or isinstance(given, bool) or limit < 1:

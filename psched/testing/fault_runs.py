@@ -26,7 +26,7 @@ from psched.testing.open_tables import OpenTables
 _HUNG = 30.0
 """Seconds after which a process counts as hanging."""
 _MORE_RUNS = 8
-"""How many more runs may fail, or end with their process, than there are faults."""
+"""How many more runs may fail, or end with their process, than twice the length of the plan."""
 _MOST_RUNS = 1000
 """The maximum number of runs of one pass, because tasks that submit themselves would never end."""
 _MOST_LINES = 80

@@ -118,7 +118,7 @@ class Fault:
 
 
 def single_faults(commits: int) -> list[Fault]:
-    """Return all faults that can happen to a run with this many commits."""
+    """Return the faults that are tried one by one in a run with this many commits."""
     at_commits = [
         Fault(kind, place, commit)
         for kind in ("kill", "freeze")

@@ -27,7 +27,8 @@ from psched.testing.open_tables import OpenTables
 
 _TICK = 0.002
 _ASLEEP = 150
-"""How many checks in a row must find a process asleep before it counts as waiting for a lock, not for a busy machine.
+"""How many checks must find a process asleep before it counts as waiting for a lock, not for a busy machine. The count
+begins again when the process has used `_AWAKE`.
 """
 _AWAKE = 2_000_000
 """Nanoseconds of processor time after which sleep counts as interrupted. While SQLite waits, it tries again sometimes.
@@ -138,7 +139,7 @@ class _Sleep:
         self._used = 0
 
     def is_long(self, pid: int) -> bool:
-        """Check the process. Return whether enough checks in a row found it asleep."""
+        """Check the process. Return whether enough checks have found it asleep."""
         used, is_asleep = _activity(pid)
         if used > self._used + _AWAKE:
             self._looks, self._used = 0, used

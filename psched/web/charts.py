@@ -132,7 +132,7 @@ _KINDS: Mapping[str, tuple[float, float]] = {
 }
 """Top and height of each kind in a row of height 1. Later kinds are drawn above earlier ones."""
 _MOST_TITLES = 60
-"""The maximum number of bars of one row that have a title."""
+"""In a row with more bars, no bar has a title."""
 
 
 def marks(spans: Sequence[Span], since: float, until: float, y: float = 1, height: float = 14) -> list[Mark]:

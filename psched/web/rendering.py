@@ -149,7 +149,7 @@ def zone_name() -> str:
 
 
 def path(request: Request, page: str, /, **query: Any) -> str:
-    """Return the path of a page with a query. Leaves out parameters that are None."""
+    """Return the path of a page with a query. Leaves out parameters that are None or empty."""
     given = urlencode({name: value for name, value in query.items() if value is not None and value != ""})
     return f"{request.scope.get('root_path', '')}/{page}{'?' if given else ''}{given}"
 

@@ -136,6 +136,7 @@ class PschedBackend(BaseTaskBackend):
 
         Raises:
             TaskResultDoesNotExist: there is no such task, or the task was deleted after `retention_time`.
+            ImportError: the function of the task cannot be imported.
         """
         try:
             with clients.django_errors("queue"):

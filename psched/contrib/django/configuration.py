@@ -146,7 +146,7 @@ def _base() -> Path:
 def _content() -> dict[str, Any]:
     """Return PSCHED as the content of a configuration file.
 
-    Adds a URL, both sections, and the router of Django's tasks.
+    Adds a URL, both sections if there is none, and the router of Django's tasks.
     """
     alias = database_alias()
     defaults = {"timezone": django_settings.TIME_ZONE, "retention_time": _RETENTION}

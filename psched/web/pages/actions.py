@@ -77,7 +77,7 @@ def record(
 ) -> None:
     """Record an action. If this fails, the action must not be performed.
 
-    `rdb_compat` has no table for actions; there the action is logged instead.
+    Each action is also logged; `rdb_compat` has no table for actions, so there it is only logged.
     """
     access: Access = request.state.access
     about = key if detail is None else detail
