@@ -126,7 +126,7 @@ class ScheduleSettlement(Settlement):
         row = cast("ScheduleRow", claim.row)
         if error is not None:
             claim = claim._replace(row=replace(row, last_error=error))
-        entry = Entry(FAILED, BACKFILL if row.is_backfill else None, claim.started, extra=row.is_extra)
+        entry = _run_entry(claim, FAILED)
         step = self._step(claim, entry)
         changed = self.store.advance(claim, step.next_time, step.next_run_time, until, entry=entry)
         if changed is None:

@@ -152,6 +152,14 @@ def test_an_extra_run_that_is_given_up_leaves_the_regular_occurrence_where_it_is
     assert schedules["key"].metadata().next_time == regular
     [entry] = schedules.history("key")
     assert (entry.outcome, entry.extra, entry.scheduled_time) == ("failed", True, task.scheduled_time)
+    assert entry.detail == "run-now"
+
+
+def test_the_entry_of_a_failed_occurrence_says_that_run_now_asked_for_it(schedules: ScheduleCollection) -> None:
+    schedules.add("key", "t", cron="0 * * * *", next_time=LONG_AGO, max_attempts=1)
+    schedules["key"].run_now()
+    polled(schedules).retry(error="it broke")
+    assert [(row.outcome, row.extra, row.detail) for row in schedules.history("key")] == [("failed", False, "run-now")]
 
 
 def test_what_could_not_be_begun_uses_no_attempt_up(bench: Bench, store: ScheduleStore) -> None:
