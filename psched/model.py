@@ -210,8 +210,8 @@ class ScheduleRow:
     - `earlier_pauses`: start and end of each earlier pause that may contain occurrences still to be skipped.
     - `extra_waits`: whether an extra run was requested before the current pause; it waits for the end of the pause.
     - `version`: how many times the definition was changed; 0 where the store does not count.
-    - `runs`: how many occurrences have run since `Rule.max_runs` was set; None before the first run, and without
-      `max_runs`.
+    - `runs`: how many occurrences have run since `Rule.max_runs` was set; None without `max_runs`, None or 0 before the
+      first run.
     - `failures`: how many regular occurrences have failed in a row; None if none has, and without `Policy.pause_after`.
     - `previous_ended`: when the regular run before `next_time` was settled; None unless `Policy.overlap` was `skip`
       then.

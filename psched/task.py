@@ -43,7 +43,7 @@ PROGRESS_INTERVAL = 1.0
 MAX_PROGRESS_MESSAGE = 500
 """The maximum number of characters of the message of `progress` that are kept."""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
-"""The name of the W3C Trace Context header."""
+"""Matches the value of the header `traceparent` of W3C Trace Context. Its first group is the id of the trace."""
 MAX_OUTPUT = 8192
 """How many bytes at the end of a run's output are kept, as UTF-8."""
 
@@ -88,7 +88,7 @@ class Task:
         clock: Clock = boottime,
         pid: int | None = None,
     ) -> None:
-        """`deadline`: when the lease ends at the latest, on `clock`.
+        """`deadline`: when the lease ends at the earliest, on `clock`.
 
         The caller computes `deadline` from a time before the acquire. `started`: False for a prefetched task, until
         `begin`. `pid`: the id of this process.
@@ -109,7 +109,8 @@ class Task:
         self.lease_lost = False
         """Whether this process knows that the lease of this run is lost."""
         self.in_flight = True
-        """Whether the lease is renewed. It is not if the run is settled or forgotten, or its lease is known to be lost.
+        """Whether the lease is renewed. It is not if the run is settled or forgotten, or if a renewal, `finish_many` or
+        `release_many` has found that its lease is lost.
         """
         self.lock = threading.RLock()
         self._begin_recorded = started
@@ -313,7 +314,7 @@ class Task:
         self._settle("finished", self._settlement.finish)
 
     def conclude(self, result: Any = NO_RESULT) -> None:
-        """Finish the run. A daemon does so within 0.2 s (2 s while the database is slow), together with other runs.
+        """Finish the run. A daemon does so within 0.2 s (1 s while the database is slow), together with other runs.
 
         If the process dies before that, the task runs again. `result`: the same as for `finish`. Raises like `finish`
         if the run is finished at once.
@@ -367,7 +368,8 @@ class Task:
         """Settle the run as failed for good, even if attempts are left, and store `error` with the row.
 
         A schedule advances to its next occurrence. A queue task with a cancel request becomes `cancelled`. Raises like
-        `finish`. Raises NotSupportedError for a queue task on `rdb_compat`, which keeps no failed tasks.
+        `finish`. Raises ValueError for an error that is not text, and NotSupportedError for a queue task on
+        `rdb_compat`, which keeps no failed tasks.
         """
         if not isinstance(error, str):
             raise ValueError(f"error must be text, such as str(error), got {shown(error)}")
@@ -455,9 +457,10 @@ class Task:
         self._settlement.keep_output(self.claim, Output(_end_of(text), result[:MAX_OUTPUT], failed))
 
     def heartbeat(self) -> None:
-        """Renew the lease, and write the changes of `update_data`. Not needed in a daemon, which renews all leases.
+        """Renew the lease, and write the changes of `update_data` and the progress.
 
-        Raises PreemptedError if the lease is lost.
+        Not needed in a daemon, which renews all leases. Raises PreemptedError if the lease is lost, and
+        IdempotentAlreadyFinishedError if the run is settled.
         """
         self._refuse_elsewhere()
         with self.lock:

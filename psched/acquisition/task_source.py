@@ -78,7 +78,7 @@ class Source:
         """Acquire up to `max_acquire` due rows, earliest first. `types` and `accepts` are as for `LeaseStore.acquire`.
 
         `ahead`: the caller runs the tasks one after another, renews their leases meanwhile and calls `maintain`. So the
-        leases are short.
+        leases are short, unless `max_acquire` is 1.
         """
         started = not ahead or max_acquire == 1
         claims, deadline = self.fetch_multi(max_acquire, types, not started, accepts, ahead)
@@ -143,7 +143,8 @@ class Source:
     def maintain(self, idle: bool = False) -> bool:
         """Delete old rows, if the last call that did so is long enough ago. With `idle`, deletions are less frequent.
 
-        Takes at most about `_MAINTENANCE_SECONDS`. Return True if old rows are left. A failure is logged, never raised.
+        Takes at most about `_MAINTENANCE_SECONDS`. Return True if old rows are left. A failure is never raised. The
+        first of several failures is logged, unless the database is unavailable.
         """
         now = self._clock()
         if now < self._maintained_at + (self._settlement.maintenance_interval if idle else _MAINTENANCE_INTERVAL):

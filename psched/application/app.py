@@ -112,7 +112,7 @@ class App(Router):
         called directly, and has `submit` (see `TaskFunction`).
 
         When the function returns, the task is finished, unless `finish` is False or the function itself settled the
-        task. A daemon writes this within 0.2 s (2 s while the database is slow), together with other tasks. Call
+        task. A daemon writes this within 0.2 s (1 s while the database is slow), together with other tasks. Call
         `task.finish()` to finish the task at once.
 
         When the function raises, the task is due again after a wait.

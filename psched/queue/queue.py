@@ -229,7 +229,7 @@ class Queue(PolledTable):
         - `late`: only waiting tasks that have been due for this many seconds.
         - `after`: the key of the last task of the previous page.
 
-        Raises ValueError for another status, for `late` with a status, and for other wrong values.
+        Raises ValueError for another status, for `late` with a status other than waiting, and for other wrong values.
         """
         if status is not None and status not in TASK_STATUSES:
             raise InvalidValueError(f"status must be one of {', '.join(TASK_STATUSES)}, got {shown(status)}")
@@ -369,7 +369,8 @@ class QueuedTask(Generic[R_co]):
     def cancel_request(self) -> None:
         """Cancel a waiting task at once. Ask a running handler to stop at its next heartbeat.
 
-        If the handler finishes nevertheless, the task is finished. Raises NotFoundError and AlreadyFinishedError.
+        If the handler finishes nevertheless, the task is finished. On `rdb_compat` a waiting task is retired when a
+        worker of psched acquires it. Raises NotFoundError and AlreadyFinishedError.
         """
         self._store.cancel_request(self.key, self._retention)
 

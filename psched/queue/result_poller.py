@@ -21,7 +21,7 @@ LONGEST_PAUSE = 1.0
 _GROWTH = 1.5
 """Each pause is longer than the previous one by this factor."""
 _LEAST_PAUSE = 0.05
-"""The shortest time between two queries of a process, in seconds, for any number of tasks."""
+"""The shortest pause between two rounds of queries, in seconds. A round queries all tasks that must be queried."""
 _AT_ONCE = 500
 """The maximum number of tasks in one query."""
 _IDLE = 5.0

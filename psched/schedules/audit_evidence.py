@@ -33,11 +33,12 @@ class AuditEvidence:
     - the changes of the schedule, the oldest first;
     - the entries of the schedule, in the order of occurrences.
 
-    A line is a JSON object with all fields, sorted by name, without spaces, and with escapes for characters outside of
-    ASCII.
+    A line is a JSON object with all fields (of an entry, all but `backfill`), sorted by name, without spaces, and with
+    escapes for characters outside of ASCII.
 
-    The audit also uses the current row of the schedule and its oldest entry. The hash leaves these out, because they
-    change with time. `reached`: the next occurrence by the current row; None if the schedule no longer exists.
+    The audit also uses the current rows of the schedule and its backfills, its oldest entry, and with `max_runs` or
+    `overlap: skip` further entries before the span. The hash leaves these out, because they change with time.
+    `reached`: the next occurrence by the current row; None if the schedule no longer exists.
     """
 
     def __init__(self, keep: bool = False) -> None:

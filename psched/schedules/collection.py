@@ -196,9 +196,10 @@ class ScheduleCollection(PolledTable):
     ) -> Iterator[ScheduleRow]:
         """Yield the schedules with this type, state, beginning of the key, owner and tag, ordered by due time.
 
-        None matches any value. `after`: `next_run_time` and key of the last schedule of the previous page. A paused
-        schedule that waits for a run by `run_now` is only listed without `state`. Raises ValueError for a wrong value.
-        Raises NotSupportedError for an owner or tag if the store keeps none.
+        None matches any value. `after`: `next_run_time` and key of the last schedule of the previous page. Two kinds of
+        schedules are only listed without `state`: a paused schedule that waits for a run by `run_now`, and a schedule
+        whose lease has expired during the first attempt. Raises ValueError for a wrong value. Raises NotSupportedError
+        for an owner or tag if the store keeps none.
         """
         for name, text in (("type", type), ("prefix", prefix), ("owner", owner), ("tag", tag)):
             if text is not None:
@@ -218,7 +219,8 @@ class ScheduleCollection(PolledTable):
     ) -> Iterator[ScheduleRow]:
         """Yield schedules that match the filter.
 
-        They include all schedules that have `state` at `now` (by the database's clock).
+        They include all schedules that have `state` at `now` (by the database's clock), except those that `list` only
+        lists without `state`.
 
         The query uses an index. For most states the result has few schedules in other states.
         """

@@ -65,9 +65,9 @@ class Schedule:
     ) -> None:
         """Change the given values in one write. None leaves a value as it is, except for the options below.
 
-        The options (`catch_up` to `spread`, see `ScheduleCollection.add`) are changed if they are given. For these,
-        None means no limit or no text. With `if_version`, nothing is changed unless the schedule still has this version
-        (see `metadata`).
+        The options (`terms`, see `ScheduleCollection.add`) are changed if they are given. For these, None means no
+        limit or no text. With `if_version`, nothing is changed unless the schedule still has this version (see
+        `metadata`).
 
         A new rule moves the next occurrence to its first match from now on. An occurrence whose time has come is kept.
         While a run is leased or waits for a retry, only the rule is written; the settlement of the run then uses the
@@ -78,7 +78,8 @@ class Schedule:
             ConfigError, ValueError: a value is not valid; nothing was changed.
             NotSupportedError: the store keeps no policies, or no versions.
             ScheduleError: `next_time` or `next_run_time` was given while a run is leased or waits for a retry, or
-                `next_run_time` while the schedule is paused; or the schedule has another version than `if_version`.
+                `next_run_time` while the schedule is paused; or the schedule has another version than `if_version`, or
+                is a backfill.
         """
         given: Changes = {
             "type": type,
@@ -149,7 +150,8 @@ class Schedule:
 
         If the time of the next occurrence has come, that occurrence runs now. Otherwise an extra run begins, whose
         `scheduled_time` is now. The regular occurrences do not change; if one is due during the extra run, it runs
-        next. Raises NotFoundError and NotSupportedError. Raises ScheduleError while a run is in progress.
+        next. Raises NotFoundError and NotSupportedError. Raises ScheduleError while a run is in progress, and for a
+        backfill.
         """
         self._refuse_without_ledger("extra runs")
         self._refuse_for_backfill("given an extra run")

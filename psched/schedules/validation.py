@@ -181,7 +181,10 @@ def _rule_of(
 
 
 def named_calendars(store: ScheduleStore, names: object) -> tuple[Calendar, ...]:
-    """Return the calendars with these names, as they are stored now. Raises ValueError and ConfigError."""
+    """Return the calendars with these names, as they are stored now.
+
+    Raises ValueError and NotSupportedError, and ConfigError for an unknown name.
+    """
     if names is None:
         return ()
     if isinstance(names, str) or not isinstance(names, Sequence):
