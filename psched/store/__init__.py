@@ -10,7 +10,9 @@ tells whether an error is transient.
 
 Writes under a lease take `until`, a deadline on `psched.clock.boottime`. Until then, the write is repeated after lost
 connections and deadlocks. If the answer to a commit was lost, the retry recognises the commit by its fence and does not
-settle twice.
+settle twice. A write under a lease that no longer holds changes nothing. It raises PreemptedError; NotFoundError if the
+row is gone; AlreadyFinishedError if this lease was settled before; OutcomeUnknownError if the answer to an earlier
+write was lost and the row no longer shows the outcome.
 
 Methods may be called from any thread of the process that opened the store. A store must not be used across a fork.
 """
@@ -75,8 +77,8 @@ class StoreSettings:
     - `keeps_endings`: whether the end of each queue task is put into the outbox.
     - `database`: creates the object through which a store on SQL uses its database. None: a `Database` with its own
       connections.
-    - `read_only`: for `psched.insight`: the store never writes, its sessions refuse writes, and no statement takes
-      longer than 2 s.
+    - `read_only`: for `psched.insight`, which never writes. On SQL the sessions refuse writes, and no statement
+      takes longer than 2 s. On Redis the store waits at most 2.5 s for an answer.
     - `long_reads`: a read-only store may take as long for a statement as other stores.
     """
 

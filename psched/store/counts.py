@@ -30,9 +30,10 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class TypeCounts:
-    """The rows of one type: how many are `waiting`, how many of these are `due`, and how many are `running`.
+    """The rows of one type: how many are `waiting`, how many are `due`, and how many are `running`.
 
-    A row whose lease has ended is due. `oldest`: how many seconds the first due row has been due, None without one.
+    A row is due if it waits and its time has come, or if its lease has ended. `oldest`: how many seconds the first due
+    row has been due, None without one.
     """
 
     type: str
@@ -75,7 +76,7 @@ class DueUsers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RuleUse:
-    """How many schedules of one type have the same rule. Paused schedules do not count.
+    """How many schedules of one type have the same rule. Paused and ended schedules do not count.
 
     `type`: None if types are stored in the data (`rdb_compat`). `key`: the key of one of these schedules.
     `overlap`, `on_failure`: as in the policy of these schedules.

@@ -125,7 +125,7 @@ class LeaseStore(ABC):
     shows_fence = True
     """Whether the fence of a lease is a growing number, which handlers see as `task.fence`."""
     failures: UnreportedFailures | None = None
-    """The runs that failed for good and are not reported yet; None if no run can fail for good."""
+    """The runs that failed for good and are not reported yet; None if the store keeps none (`rdb_compat`)."""
     knows_holders = True
     """Whether another process can find and release the leases of a dead process by its holder name."""
     keeps_types = True
@@ -211,8 +211,8 @@ class LeaseStore(ABC):
 
         Nothing is written to other rows. Rows of other types do not delay these, even if they have been due longer.
 
-        An acquire counts as an attempt of the row. If the row's last lease expired, the claim has
-        `records_begin`.
+        An acquire counts as an attempt of the row. With `ahead`, the claim has `records_begin` if the row's last lease
+        expired.
         """
         if limit < 1 or (types is not None and not types):
             return []

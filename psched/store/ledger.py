@@ -18,7 +18,7 @@ FINISHED: Final = "finished"
 ENQUEUED: Final = "enqueued"
 SKIPPED: Final = "skipped"
 FAILED: Final = "failed"
-"""The outcome of an occurrence whose allowed attempts (`max_attempts`) all failed."""
+"""The outcome of an occurrence that failed for good: all allowed attempts failed, or the handler called `fail`."""
 
 Action = Literal["add", "modify", "delete", "pause", "pause-after", "resume", "run-now", "upgrade"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -320,5 +320,5 @@ class Ledger(Protocol):
         """Delete about `limit` old entries. Return True if there may be more to delete. Safe to call concurrently.
 
         Entries older than `retention` seconds are old, and so are the entries of `key` before its last `count` entries.
-        Also delete changes of one key that are older than the definitions of its remaining entries.
+        Also delete old outputs, and changes of one key that were replaced more than `retention` seconds ago.
         """

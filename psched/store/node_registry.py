@@ -16,7 +16,7 @@ FORGOTTEN = 86_400.0
 
 
 class NodeRun(NamedTuple):
-    """One task in progress. `since`: by the database's clock in a `Node`, by boottime in an `Announcement`."""
+    """One task in progress. `since`: by the database's clock in a `Node`, by boottime for `encode_processes`."""
 
     section: str
     key: str
@@ -107,8 +107,8 @@ def encode_processes(processes: Iterable[NodeProcess], section: str, now: float)
 def read_node(row: Mapping[Any, Any]) -> Node | None:
     """Return a stored node, or None if another version of psched or another program wrote it.
 
-    `row` has the fields of `Announcement`. It also has `seen`, `started`, `now` (by the database's clock) and
-    `clock_offset`, all in milliseconds.
+    `row` has the fields of `Announcement`, with `node` instead of `name`. Instead of `uptime` it has `seen`, `started`,
+    `now` (by the database's clock) and `clock_offset`, all in milliseconds.
     """
     try:
         seen, section = int(row["seen"]) / 1000, str(row["section"])
@@ -160,7 +160,7 @@ def version_difference(nodes: Iterable[Node]) -> str | None:
 
 
 def _differing(found: Iterable[tuple[str, str]]) -> str | None:
-    """Return each value with its nodes as text, given pairs of node and value; None if all values are equal."""
+    """Return each value with its nodes as text, given pairs of value and node; None if all values are equal."""
     named: dict[str, set[str]] = {}
     for value, node in found:
         named.setdefault(value, set()).add(node)

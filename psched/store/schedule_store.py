@@ -144,7 +144,7 @@ class ScheduleStore(LeaseStore):
 
         The ledger records the change as `action`. `entry`: the ledger entry of the occurrence in `seen`, if the change
         skips it. Return False, and write nothing, if the row no longer has the definition, times and lease of `seen`.
-        For that the `version` is compared, or every column if the store keeps no version (`rdb_compat`).
+        The definition is compared by its `version`, or by every column if the store keeps no version (`rdb_compat`).
         """
 
     def apply(self, changes: Sequence[RowChange]) -> builtins.list[str]:

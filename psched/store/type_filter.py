@@ -81,7 +81,7 @@ class TypeFilter:
     def idle_globs(self) -> tuple[str, ...]:
         """The globs of `served` that certainly match no routed type.
 
-        With a regular expression, a match is always possible.
+        A regular expression may always match a glob with wildcards.
         """
         return tuple(glob for glob in self.served if not self._may_match(glob))
 

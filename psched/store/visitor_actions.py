@@ -26,7 +26,10 @@ class VisitorActions(Protocol):
     """The actions on one table. Methods may be called from any thread and raise the driver's errors."""
 
     def record(self, user: str, action: str, key: str, detail: str | None, retention: float) -> None:
-        """Record an action, once even if the answer is lost. Also delete actions older than `retention` seconds."""
+        """Record an action, once even if the answer is lost.
+
+        Also delete actions older than `retention` seconds; on Redis, all but the last `KEPT_ACTIONS`.
+        """
 
     def last(self, limit: int, key: str | None = None) -> Sequence[VisitorAction]:
         """Return the last actions, or the last actions on one key; the latest comes first.
