@@ -232,7 +232,7 @@ class WaitingUsersQuery:
     ) -> list[WaitingUser]:
         """Return users with due rows in `bands` that may run more tasks.
 
-        If many rows are due, not all of these users are returned.
+        If many rows are due, not all of these users are returned. If all due rows are without user, none is returned.
 
         `enough`: the number of wanted tasks. Once the users found so far may run as many, few other users are read.
         `seen`: users that had due rows at the last acquire, and need not be found again.
@@ -283,7 +283,7 @@ class WaitingUsersQuery:
     def _further(
         self, connection: sa.Connection, bands: Sequence[int], types: WantedTypes, known: FirstRows, missing: int
     ) -> list[WaitingUser]:
-        """Return users that are not in `known`: enough to run `missing` more tasks, if there are as many."""
+        """Return users that are not in `known`: enough to run `missing` more tasks, if `_WALK` users are enough."""
         self._walked = not self._walked
         strides = [_STRIDE] * (_WALK // _STRIDE) if missing > 0 else [_SHORT_WALK] * self._walked
         kinds = types.each() if types.apart else [WantedTypes()]

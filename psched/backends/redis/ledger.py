@@ -167,7 +167,7 @@ class RedisLedger:
     def _by_score(
         self, verb: str, name: str | int, begin: Any, end: Any, page_size: int, backwards: bool
     ) -> Iterator[Sequence[Any]]:
-        """Yield the pairs of score and member that a script reads from a sorted set, page by page.
+        """Yield the rows that a script reads from a sorted set, page by page. A row begins with score and member.
 
         A page begins with the last score of the page before, because more members may have this score.
         """

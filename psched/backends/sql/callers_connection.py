@@ -1,8 +1,8 @@
 """Submits tasks in the caller's transaction, on the caller's connection.
 
-The connections of SQLAlchemy, Django and the drivers are recognised by the names of their classes, so that none of
-these libraries is imported. psched executes statements with cursors of its own. The caller's transaction, settings, row
-factories and cursors stay as they are, and no statement is prepared on the server.
+SQLAlchemy's sessions and the connections of Django and the drivers are recognised by the names of their classes, so
+that none of these modules is imported. psched executes statements with cursors of its own. The caller's transaction,
+settings, row factories and cursors stay as they are. On connections of psycopg, nothing is prepared on the server.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class AsyncDriverConnection:
     dialect: Dialect
 
     async def run_steps(self, steps: Steps[T]) -> T:
-        """Execute the statements of `steps` and return its result, as `run_steps` of connection_pool.py does."""
+        """Execute the statements of `steps` and return its result, as `run_steps` does."""
         try:
             statement = next(steps)
             while True:

@@ -121,7 +121,8 @@ class Database:
     def run(self, work: Work[T], until: float | None = None) -> T:
         """Return `work(connection, uncertain)`. Repeats the call after conflicts and lost connections; see `Retries`.
 
-        `until`: deadline in boottime seconds. `work` must be repeatable, and must raise only errors of the driver.
+        `until`: deadline in boottime seconds. `work` must be repeatable. After an error of `work` that is not the
+        driver's, the connection is closed.
         """
         begun = boottime()
         retries: Retries | None = None
@@ -224,10 +225,10 @@ class Database:
     ) -> bool:
         """Change `count` rows, then run `steps`, in one transaction.
 
-        Return False, and change nothing, if there are fewer rows.
+        Return False, and change nothing, if `change` changes another number of rows.
 
-        `change` returns the number of changed rows. Without steps, `change` must be one statement, and no transaction
-        is opened.
+        `change` returns the number of changed rows. Without steps, `change` must be one statement. Then no transaction
+        is opened, and the change stays even if the number is another.
         """
         if not steps:
             return change() == count
@@ -292,7 +293,7 @@ class Database:
 
     @contextmanager
     def patient(self) -> Iterator[Database]:
-        """Yield the same database with a limit of one hour for each statement: creating an index may take long."""
+        """Yield the same database with limits of up to an hour for a statement: creating an index may take long."""
         dialect = self.dialect
         if dialect.ephemeral:
             yield self

@@ -3,9 +3,9 @@
 SQLite: each transaction writes to the WAL file, and Linux reports such writes (inotify). The last write comes a few
 milliseconds before the commit ends, so a poll right after a wake-up may come too early.
 
-MariaDB and MySQL: a submitter sends a datagram to a socket. The names of the database and the table make the name of
-the socket. It is an abstract socket of Linux: no file remains, and no permission is needed. Workers on other hosts, or
-in another network namespace, find the row by polling.
+MariaDB and MySQL: a submitter sends a datagram to a socket. The names of the server, the database and the table make
+the name of the socket. It is an abstract socket of Linux: no file remains, and no permission is needed. Workers on
+other hosts, or in another network namespace, find the row by polling.
 """
 
 from __future__ import annotations

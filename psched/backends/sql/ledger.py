@@ -1,6 +1,7 @@
 """The ledger of schedules on SQL databases: tables, reading, trimming and writing.
 
-Each statement uses an index: occurrences are found by key and time, failed runs and other runs by their end times.
+Each statement uses an index: occurrences are found by key and time, failed runs and other runs by their end times. Only
+`changed_since` reads all changes.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ these schedules, and a schedule may have many changes.
 _EXAMINED = 10_000
 """How many entries one statement examines to find the last entries of some definitions."""
 _AT_ONCE = 32
-"""The maximum number of schedules whose last entries one statement reads."""
+"""The maximum number of schedules whose entries or changes one statement reads."""
 
 
 def ledger_table(metadata: sa.MetaData, schedules: str) -> sa.Table:

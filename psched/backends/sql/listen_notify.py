@@ -25,7 +25,9 @@ from psched.store import Accepts
 log = logging.getLogger(__name__)
 
 HORIZON = 10_000
-"""Milliseconds. Listeners poll at least this often, so rows that are due later need no notification."""
+"""Milliseconds. A row that is due later causes no notification: a listener polls about this often, or every
+`poll_interval` if that is longer.
+"""
 
 _LONGEST_CHANNEL = 63
 _FATAL = 7

@@ -48,10 +48,11 @@ class Schema:
     def create(self) -> None:
         """Create missing tables and indexes, and upgrade tables of an earlier layout.
 
-        Only one process does so at a time.
+        Only one process at a time changes existing tables.
 
         Raises:
-            ConfigError: another program or version created the table.
+            ConfigError: another program or version created the table, the server is too old, the file cannot be used,
+                or a table cannot be changed while workers run.
         """
         dialect = self._database.dialect
         dialect.create_database()
@@ -131,7 +132,7 @@ class Schema:
             yield from database.run(lambda connection, _: list(self._findings(connection, writing)))
 
     def _create(self, connection: sa.Connection) -> str | None:
-        """Create missing tables with their indexes. Return an error message if the table cannot be used, else None."""
+        """Create the table, with its indexes, if it is missing. Return an error message if it cannot be used."""
         self._create_table(connection, self._table)
         return self._column_problem(self._columns(connection, self._table))
 

@@ -20,8 +20,8 @@ from psched.errors import PoolerError
 class TransactionCursor(ClientCursor[Any]):
     """Sends the settings of a transaction and its first statement as one message, to save a round trip.
 
-    PostgreSQL executes the statements of one message in one transaction. The last of them is BEGIN, which keeps the
-    transaction open.
+    PostgreSQL executes the statements of one message in one transaction. If the last of them is BEGIN, the transaction
+    stays open.
     """
 
     def __init__(self, connection: Connection[Any], *, settings: str, **options: Any) -> None:

@@ -2,7 +2,7 @@
 
 A step adds columns that programs of the previous layout can ignore: a new column allows NULL or has a constant default.
 A step may also have statements, which must be safe to repeat. New tables and indexes need no step: after the steps,
-`psched init` creates those that its own layout has, without blocking workers.
+`psched init` creates those that its own layout has. Except on SQLite, this does not block workers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class UpgradeStatement(NamedTuple):
     table: str
     sql: str
     is_index: bool = False
-    """Whether the statement builds an index. That may take long, but makes no other statement wait."""
+    """Whether the statement builds or drops an index. Building may take long, but only on SQLite do others wait."""
 
 
 def released_hashes(layout: int) -> Collection[str]:

@@ -40,7 +40,7 @@ end
 -- Values of a row's field `taken_ahead`:
 -- '0': the run has started, or starts with the acquire.
 -- '1': the row was prefetched, and its run has not started.
--- '2': like '1', and the row's last lease expired; the ledger records the start of this run before it starts.
+-- '2': like '1', and the row's last lease expired; the start of this run is recorded before its handler is called.
 -- '3': the row waits, and its last lease expired.
 local function is_taken_ahead(text)
   return text == '1' or text == '2'

@@ -493,8 +493,8 @@ delete_row(key)
 return 1
 
 --- script queue/remove_lost_runs: common, queue, leases
--- Removes runs from a user's set of runs if their rows are not running; this may give the user room. ARGV: user, keys.
--- The user '' means no user; those runs are removed from `leases:` only.
+-- Removes runs from `leases:` and from a user's set of runs if their rows are not running; this may give the user room.
+-- ARGV: user ('' for the runs of tasks without user), keys.
 local user = ARGV[1]
 for place = 2, #ARGV do
   local key = ARGV[place]

@@ -11,7 +11,7 @@ local WINDOW = 64  -- users compared at once: those who have waited longest
 local ROUNDS = 4  -- windows of users that are examined if the users of a window have no room
 local MAX_CUT_OFF = 64  -- the maximum number of users who come first because they were cut off
 local CUT_OFF_EXPIRY = 60000  -- milliseconds after which a cut-off user no longer comes first
-local MAX_MOVED = 200  -- the maximum number of rows moved at once from `later:` to their lines
+local MAX_MOVED = 200  -- rows moved at once from `later:` to their lines, at most; `limit` if that is more
 
 local limit, ahead, holder, number = tonumber(ARGV[1]), ARGV[3] == '1', ARGV[4], ARGV[5]
 local ends = now + tonumber(ARGV[2])
