@@ -261,7 +261,7 @@ class Task:
     def claim(self) -> Claim:
         """The row, the lease as last written, when the run began, and what the row keeps after the run."""
         if not self.started:
-            return Claim(self.row, self.lease, result=self._left)
+            return Claim(self.row, self.lease, None, self._records_begin, self._left)
         # The end of the lease is known on both clocks. Their difference converts the begin, at most a round trip late.
         return Claim(self.row, self.lease, self.lease.expires_at + self.begun_at - self.deadline, False, self._left)
 

@@ -13,7 +13,7 @@ from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnec
 from psched.execution.handler_loop import HandlerLoop
 from psched.execution.settlement_buffer import LONGEST
 from psched.model import NewTask, TaskFilter
-from psched.process.dispatch_socket import Connection, DispatchSocket, encode_claims
+from psched.process.dispatch_socket import Connection, DispatchSocket, decode_claims, encode_claims
 from tests.unit.settling_child import AwayError, Child, finished, opened_child
 
 IDLE = 0.03
@@ -48,12 +48,13 @@ class FetchedTasks:
         """Send the child a task that is larger than the socket's buffer."""
         self.send(1, "x" * 1_000_000)
 
-    def send(self, count: int, data: str = "") -> None:
+    def send(self, count: int, data: str = "", records_begin: bool = False) -> None:
         """Acquire so many tasks, and send them to the child."""
         keys = [f"quick.{self._sent + number}" for number in range(count)]
         self._sent += count
         self.child.store.submit([NewTask(key, "quick", {"data": data}) for key in keys])
         claims, deadline = self.child.source.fetch_multi(count)
+        claims = [claim._replace(records_begin=records_begin) for claim in claims]
         self.fetcher.send(("run", "queue", encode_claims(claims), deadline))
 
     def run(self, count: int) -> None:
@@ -224,6 +225,17 @@ def test_a_waiting_task_that_can_neither_be_returned_nor_released_runs_later(
     fetched.fetcher.close()
     fetched.poller.settle()
     assert fetched.poller.poll() == [waiting]
+
+
+def test_a_task_whose_start_must_be_recorded_is_returned_as_such(child: Child, fetched: FetchedTasks) -> None:
+    """Its last lease has expired: perhaps it ends its host."""
+    fetched.run(1)
+    list(fetched.fetcher.receive())
+    fetched.send(1, records_begin=True)
+    fetched.poller.settle()
+    fetched.poller.settle()
+    ((_, _, returned, _), _) = fetched.fetcher.receive()
+    assert [claim.records_begin for claim in decode_claims(returned)] == [True]
 
 
 def test_returned_tasks_that_are_larger_than_the_socket_arrive_during_the_run(
