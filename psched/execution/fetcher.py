@@ -296,7 +296,7 @@ class Fetcher:
                 self._fetched.appendleft(FetchedRow(section, claim, deadline, now))
 
     def _take_back(self, child: ConnectedChild) -> None:
-        """Let other children run the rows that a child did not receive, or only in part, before it left."""
+        """Let other children run the rows that a child had not received, or not completely, when it left."""
         for message in reversed(child.connection.unsent):
             match message:
                 case ("run", section, encoded, deadline):

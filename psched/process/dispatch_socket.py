@@ -50,7 +50,7 @@ class Connection:
 
     @property
     def unsent(self) -> list[Any]:
-        """The messages that were not sent, or only in part. If the connection has ended, they never arrive."""
+        """The messages that were not sent, or were sent only in part. None arrives after the connection has ended."""
         return [message for _, message in self._sending]
 
     @property
