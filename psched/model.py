@@ -134,8 +134,8 @@ class Policy:
     - `catch_up`: which of several due occurrences run: `all`, only the `latest`, or `none`. With `none` the latest runs
       only if it is at most `max_lateness` (default: a minute) late.
     - `max_lateness`: an occurrence that would start more than this many seconds late is skipped. None: no limit.
-    - `alert_after`: an occurrence that has not finished this many seconds after its time is reported as overdue. None:
-      never.
+    - `alert_after`: an occurrence that has not finished this many seconds after its time (delay included) is reported
+      as overdue. None: never.
     - `max_attempts`: an occurrence has failed for good after this many attempts.
     - `owner`, `description`, `tags`: texts for people and for filters. They do not change any run.
     - `overlap`: if the previous occurrence is not settled yet, a due occurrence waits (`wait`) or is skipped (`skip`).

@@ -313,8 +313,9 @@ class QueuedTask(Generic[R_co]):
     def result(self, timeout: float | None = None) -> R_co:
         """Wait until the task has ended, and return its result.
 
-        Wait at most `timeout` seconds (default: without end; 0: query once). One query asks for all tasks for which
-        this process is waiting. The second query follows after 0.05 s; then the pauses grow, up to one second.
+        Wait at most `timeout` seconds (default: without end; 0: query once). One query asks for up to 500 of the
+        tasks for which callers of this `Queue` wait. The second query follows after 0.05 s; then the pauses grow, up to
+        one second.
 
         Raises:
             ResultTimeoutError: the task has not ended in time. It continues.

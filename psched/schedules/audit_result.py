@@ -55,7 +55,10 @@ class Violation:
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of an audit of one schedule. Without violations, the ledger proves that every occurrence ran.
+    """The result of an audit of one schedule.
+
+    Without violations, the ledger proves that every due occurrence ran, is running, or was skipped for a permitted
+    reason.
 
     - `known`: whether the schedule exists or has existed.
     - `ran`: occurrences that were finished or enqueued. `run_now` requested `extra_runs` of them, and backfills ran
@@ -99,7 +102,7 @@ class Verdict:
 
     @property
     def expected(self) -> int:
-        """How many occurrences should have run, including extra runs."""
+        """How many occurrences there should be, including skipped ones and extra runs."""
         named = sum(self.counts[kind] for kind in (Kind.MISSING, Kind.FAILED, Kind.UNPERMITTED, Kind.UNKNOWN))
         return self.ran + self.skipped + self.running + self.pending + named
 

@@ -54,7 +54,7 @@ _BEFORE = 32
 """How many entries before a range are searched for one that covers the start of the range: an entry of many skipped
 occurrences."""
 _KEPT = 86400.0
-"""How many seconds the rows of a finished backfill are kept. Until then its number is not used again."""
+"""How many seconds the rows of a finished backfill are kept, at least. Until then its number is not used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +379,7 @@ def ledger_keys(store: ScheduleStore, ledger: Ledger, schedule: str) -> list[str
 
 
 def part_keys_of(ledger: Ledger, schedules: Collection[str]) -> Mapping[str, Sequence[str]]:
-    """Return the result of `part_keys` for each schedule. Takes one statement for all schedules without backfills."""
+    """Return the result of `part_keys` for each schedule. For those without backfills, calls only `next_keys`."""
     following = ledger.next_keys([_parts_begin(each) for each in schedules])
     firsts = {each: following[_parts_begin(each)] for each in schedules}
     return {

@@ -34,7 +34,7 @@ class CalendarCollection:
         self._dialect = dialect
 
     def __getitem__(self, name: str) -> Calendar:
-        """Return a calendar. Raises NotFoundError, NotSupportedError."""
+        """Return a calendar. Raises NotFoundError, NotSupportedError and ValueError."""
         stored = self._store.get(check_key(name, "the name of a calendar"))
         if stored is None or stored.content is None:
             raise NotFoundError(no_calendar(self._store, name))

@@ -128,7 +128,8 @@ class ScheduleCollection(PolledTable):
         - `catch_up`: which of the occurrences that are due at the same time run: `all` (the default), only the
           `latest`, or `none`: the latest, unless it is more than `max_lateness` (default: a minute) late.
         - `max_lateness`: an occurrence that would start more than this many seconds late is skipped.
-        - `alert_after`: an occurrence that is not finished this many seconds after its time is reported as overdue.
+        - `alert_after`: an occurrence that is not finished this many seconds after its time (delay included) is
+          reported as overdue.
         - `max_attempts`: an occurrence has failed after this many attempts, and the next one follows.
         - `overlap`: if the previous occurrence is not settled yet, a due occurrence waits (`wait`, the default) or is
           skipped (`skip`).

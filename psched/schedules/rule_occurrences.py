@@ -18,7 +18,7 @@ from psched.model import NO_OCCURRENCE, Calendar, Rule
 from psched.schedule_options import WEEKDAYS
 
 _MOST_EXCLUDED = 20_000
-"""If this many days in a row are excluded, the rule is taken to have no further occurrence."""
+"""If this many days with matches in a row are excluded, the rule is taken to have no further occurrence."""
 _DAY = timedelta(days=1)
 
 

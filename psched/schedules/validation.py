@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 """The types of schedules that submit tasks (`psched.handlers.enqueue`)."""
 LONGEST_DELAY = 366 * 86400
-"""How many seconds a run may be before or after its occurrence."""
+"""How many seconds the delay of a run may be, before or after its occurrence. A spread may add to it."""
 MOST_AHEAD = 1000
 """The maximum number of occurrences that a negative delay may make due at once, before their times. They are counted
 from `_REFERENCE` on.

@@ -59,8 +59,9 @@ class Finding(NamedTuple):
 class Wakeup(Protocol):
     """Notifies one waiting thread that rows may have become due. A notification may be lost, or come without a due row.
 
-    A Wakeup has its own connection. `listen` and `is_notified` raise the driver's errors of this connection. After an
-    error the waiting thread polls as if it had no notifications, and may listen again later.
+    A Wakeup has its own connection, or a socket or file of this host. `listen` and `is_notified` raise the driver's
+    errors, or OSError. After an error the waiting thread polls as if it had no notifications, and may listen again
+    later.
     """
 
     @property

@@ -304,7 +304,7 @@ class Ledger(Protocol):
     def next_keys(self, after: Collection[str]) -> Mapping[str, str | None]:
         """Return, for each text in `after`, the first key that `keys` yields after it; None if there is none.
 
-        One statement takes a few dozen texts.
+        On SQL, one statement takes a few dozen texts.
         """
 
     def keep_output(self, claim: Claim, output: Output, retention: float) -> None:

@@ -1,6 +1,6 @@
 """The contract of alerts: which occurrences are overdue, which runs failed for good, and which of these were reported.
 
-An occurrence is overdue if it is not finished `alert_after` seconds after its time.
+An occurrence is overdue if it is not finished `alert_after` seconds after its time, delay included.
 """
 
 from __future__ import annotations
