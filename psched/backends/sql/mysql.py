@@ -172,7 +172,7 @@ class MySQLDialect(Dialect):
         return options
 
     def connect(self, driver: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return a connection of PyMySQL. Raises ConfigError for certificates that cannot be read."""
+        """Return a connection. With PyMySQL, raises ConfigError for unreadable certificates and unknown options."""
         if self.url.get_driver_name() != self.driver:
             return super().connect(driver, arguments, options)
         import pymysql  # noqa: PLC0415 – another driver may be installed instead

@@ -190,9 +190,9 @@ class PostgreSQLDialect(Dialect):
         return {"connect_args": arguments, **own}
 
     def connect(self, driver: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return a connection of psycopg.
+        """Return a connection of the driver.
 
-        If the login is refused, adds the SQLSTATE to the error, because libpq omits it.
+        With psycopg, adds the SQLSTATE to the error of a refused login, because libpq omits it.
         """
         if not self._is_psycopg:
             return super().connect(driver, arguments, options)

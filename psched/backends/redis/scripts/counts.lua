@@ -1,4 +1,4 @@
--- Numbers of rows for readers. These scripts write nothing, and examine at most MAX_LOOKED_AT rows or lines.
+-- Numbers of rows for readers. These scripts write nothing. Each step examines at most MAX_LOOKED_AT rows or lines.
 -- A number is returned as {number, 1 if there may be more}.
 
 local MAX_LOOKED_AT = 2000
