@@ -415,6 +415,8 @@ class _Simulator:
         ]
         runs = sum(each.runs for each in self._schedules)
         worst = max((each.worst for each in self._schedules), default=0.0) if runs else None
+        shares = (percentile(self._lateness, share) for share in (0.5, 0.95, 0.99))
+        p50, p95, p99 = (each if each is None or worst is None else min(each, worst) for each in shares)
         skipped: Counter[str] = Counter()
         for each in self._schedules:
             skipped += each.skipped
@@ -429,12 +431,7 @@ class _Simulator:
             unusable=self._unusable,
             runs=runs,
             late=sum(each.late for each in self._schedules),
-            lateness=Lateness(
-                percentile(self._lateness, 0.5),
-                percentile(self._lateness, 0.95),
-                percentile(self._lateness, 0.99),
-                worst,
-            ),
+            lateness=Lateness(p50, p95, p99, worst),
             skipped=dict(skipped),
             interrupted=self._interrupted,
             missed=self._missed,
