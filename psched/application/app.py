@@ -12,7 +12,7 @@ from psched.application.default_queue import AppQueue, Config, open_configured_q
 from psched.application.event_loop import EventLoops
 from psched.application.handler import CallingHandler, HandlerFactory
 from psched.application.router import Router, check_pattern
-from psched.application.schedule_declarations import Declaration, cron_of, declared_by_owner
+from psched.application.schedule_declarations import Declaration, check_names, cron_of, declared_by_owner
 from psched.application.task_function import TaskFunction, TaskFunctionWithRun, TypeOptions
 from psched.error_messages import shown
 from psched.errors import ConfigError, UnstorableResultError
@@ -183,6 +183,7 @@ class App(Router):
 
         Raises ConfigError here or later, in `declared_schedules`.
         """
+        check_names(terms)
         options: dict[str, Any] = {"delay": delay, "timezone": timezone, **terms}
         owner = options.pop("owner", None)
         expression = cron_of(cron, every, at)

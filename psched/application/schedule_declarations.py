@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from psched.application.task_function import TaskFunction
-from psched.error_messages import shown
+from psched.error_messages import did_you_mean, shown
 from psched.errors import ArgumentsError, ConfigError
 from psched.model import NewSchedule
+from psched.schedules.validation import Terms
 from psched.schedules_file.declared import FORMS, DeclaredSchedules
+
+
+_OWN = {"cron", "every", "at", "key", "type", "data", "delay", "timezone"}
+"""The options of the decorator that are not in `Terms`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,14 @@ class Declaration:
             raise ConfigError(f"{self.place}: @app.schedule: data: {error}") from error
         key = type_ if self.key is None else self.key
         return NewSchedule(key, type_, self.cron, data=data, owner=self.owner, **self.options)
+
+
+def check_names(options: Iterable[str]) -> None:
+    """Raise ConfigError for an option that no schedule has."""
+    known = Terms.__annotations__.keys() | _OWN
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"@app.schedule: unknown option {name!r}{did_you_mean(name, known)}")
 
 
 def cron_of(cron: str | None, every: str | float | None, at: str | None) -> str:

@@ -39,6 +39,7 @@ def test_schedules_are_declared_above_and_below_a_task() -> None:
         ({}, "takes one of cron, every and at, got none"),
         ({"cron": "* * * * *", "every": 5}, "got cron and every"),
         ({"cron": True}, "cron must be text, got True"),
+        ({"cron": "* * * * *", "timzone": "UTC"}, "@app.schedule: unknown option 'timzone'; did you mean 'timezone'"),
         ({"cron": "* * * * *", "data": {"x": 1}}, "data: "),
         ({"cron": "* * * * *", "owner": None}, "has no owner"),
     ],
