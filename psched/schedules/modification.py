@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from psched.cron import CronDialect
+from psched.error_messages import did_you_mean
 from psched.errors import ScheduleError
 from psched.keys import check_key
 from psched.model import NO_OCCURRENCE, ScheduleRow
@@ -51,8 +52,12 @@ class Modification:
     """Checked changes, to apply to a row of the schedule `key` that was just read."""
 
     def __init__(self, key: str, changes: Changes, store: ScheduleStore, dialect: CronDialect) -> None:
-        """Raises the errors of `Schedule.modify` for values that are wrong for every row."""
+        """Raises the errors of `Schedule.modify` for values that are wrong for every row, and TypeError."""
         given: dict[str, Any] = dict(changes)
+        known = Changes.__annotations__
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            raise TypeError(f"unknown option {unknown!r}{did_you_mean(unknown, known)}")
         terms = {name: value for name, value in given.items() if name in TERMS or name in RULE_OPTIONS}
         self._of_rule = {name: value for name, value in terms.items() if name in RULE_OPTIONS}
         self._of_policy = {name: value for name, value in terms.items() if name not in RULE_OPTIONS}

@@ -73,6 +73,12 @@ def test_without_next_time_the_first_occurrence_is_not_in_the_past(schedules: Sc
     assert 0 <= row.next_time - schedules.store.now() + 1 <= 60
 
 
+def test_an_option_that_no_schedule_has_is_refused(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "type", cron="0 * * * *")
+    with pytest.raises(TypeError, match="unknown option 'timzone'; did you mean 'timezone'"):
+        schedules["a"].modify(timzone="UTC")  # type: ignore[call-arg]
+
+
 def test_a_finished_run_moves_to_the_next_match_after_its_occurrence_not_after_now(
     schedules: ScheduleCollection,
 ) -> None:
