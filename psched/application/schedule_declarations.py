@@ -13,7 +13,6 @@ from psched.model import NewSchedule
 from psched.schedules.validation import Terms
 from psched.schedules_file.declared import FORMS, DeclaredSchedules
 
-
 _OWN = {"cron", "every", "at", "key", "type", "data", "delay", "timezone"}
 """The options of the decorator that are not in `Terms`."""
 

@@ -539,16 +539,16 @@ class Scheduler:
         self._bindings[name] = function
         return function
 
-    def _refuse_task_function(self, name: str, verb: str) -> None:
-        """Raise ValueError for the name of a decorated function, as its tasks contain arguments instead of data."""
-        function = self._bindings.get(name)
+    def _refuse_task_function(self, name: str | TaskFunction[..., Any], verb: str) -> None:
+        """Raise ValueError for a decorated function or its name, as its tasks contain arguments instead of data."""
+        function = name if isinstance(name, TaskFunction) else self._bindings.get(name)
         if isinstance(function, TaskFunction):
             call = (
                 f"{function.parameters.name}.submit(…)"
                 if verb == "push"
                 else f"register({function.parameters.name}, …)"
             )
-            raise ValueError(f"{name!r} is the type of a decorated function; write {call}")
+            raise ValueError(f"{function.type!r} is the type of a decorated function; write {call}")
 
     def _stop_at_exit(self) -> None:
         """Wait for running handlers, because the interpreter does not wait for daemon threads."""

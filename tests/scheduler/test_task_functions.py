@@ -104,6 +104,8 @@ def test_the_name_of_a_bound_function_does_not_stand_for_it(site: Site) -> None:
     scheduler.bind(report)
     with pytest.raises(ValueError, match=r"'report' is the type of a decorated function; write report\.submit\(…\)"):
         scheduler.push("report", {"region": "north"})
+    with pytest.raises(ValueError, match=r"'report' is the type of a decorated function; write report\.submit\(…\)"):
+        scheduler.push(report, data={"region": "x"})  # type: ignore[call-overload]
     with pytest.raises(ValueError, match=r"'report' is the type of a decorated function; write register\(report, …\)"):
         scheduler.register("report", "@daily", data={"region": "north"})
     with pytest.raises(ScheduleError, match="'report' is bound already"):
