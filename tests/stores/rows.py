@@ -220,9 +220,9 @@ class SqlRows:
         return [self.table, *(f"{self.table}_{end}" for end in self._beside)]
 
     def empty(self) -> None:
-        """Delete all rows, also of the tables beside it."""
+        """Delete all rows, also of the tables beside it, and of those that all stores of the database share."""
         with self.connect() as connection:
-            for name in self.tables:
+            for name in (*self.tables, *(_SHARED if self._beside else ())):
                 connection.execute(sa.table(name).delete())
 
     def renew(self) -> None:
