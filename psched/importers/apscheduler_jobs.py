@@ -21,7 +21,8 @@ from psched.importers.entries import Definition, Following, Imported, ImportedEn
 from psched.importers.host_timezone import zone_name
 from psched.importers.program_names import plain_name
 
-DEFAULTS: Definition = {"max_attempts": 1}
+DEFAULTS: Definition = {"catch_up": "none", "overlap": "skip", "max_attempts": 1}
+"""The behaviour of a job without options: it runs neither late nor beside its previous run, and is not retried."""
 _NOTES = (
     "the type of each schedule is the name of its function; the application (`app:`) needs a function for each type",
 )
@@ -40,7 +41,7 @@ _MOST_YEARS = 10
 """The maximum number of spans of consecutive years for which schedules are written."""
 _LAST_POSITION = 5
 _SHORTEST_GRACE = 60
-"""Seconds. A shorter misfire_grace_time becomes `catch_up: none`, which skips an occurrence that is a minute late."""
+"""Seconds. For a shorter misfire_grace_time, `catch_up: none` applies: it skips what is more than a minute late."""
 _GENERATED_ID = re.compile(r"[0-9a-f]{32}")
 
 

@@ -178,6 +178,13 @@ def test_the_options_of_a_job_become_its_policy(options: dict[str, Any], expecte
     ]
 
 
+def test_a_job_without_options_runs_neither_late_nor_beside_its_previous_run() -> None:
+    site = scheduler()
+    site.add_job(work, "cron", hour=3, args=("north",))
+    found = read_apscheduler(site, ZONE, BEGIN)
+    assert found.defaults == {"catch_up": "none", "overlap": "skip", "max_attempts": 1}
+
+
 def test_jitter_becomes_a_spread() -> None:
     found = entry(CronTrigger(hour=3, jitter=120, timezone=ZONE))
     assert found.definitions[0]["spread"] == 120
