@@ -40,6 +40,8 @@ _LONGEST_ANSWER = 8.0
 """Seconds after which a page reports that the database does not answer. Each statement may take 2 s."""
 _THREADS = 8
 """The maximum number of pages that are made at the same time."""
+_EXPORT_THREADS = 8
+"""The maximum number of exports that are made at the same time. They have their own threads, as they may wait long."""
 _QUIET = 15.0
 """Seconds after which a stream without changes sends a comment, so that proxies keep the stream open."""
 _LONGEST_FORM = 1_000_000
@@ -72,7 +74,10 @@ def app(
         await anyio.to_thread.run_sync(shared.close)
 
     routes = [
-        *(Route(path, _endpoint(answer), methods=["GET"]) for path, answer in pages.PAGES.items()),
+        *(
+            Route(path, _endpoint(answer, pages.PATIENCE.get(path)), methods=["GET"])
+            for path, answer in pages.PAGES.items()
+        ),
         *(Route(path, _endpoint(answer), methods=["POST"]) for path, answer in pages.ACTIONS.items()),
         Route("/changes", _changes, methods=["GET"]),
         Mount("/static", _Static(directory=STATIC)),
@@ -90,6 +95,7 @@ def app(
     )
     made.state.shared = shared
     made.state.limiter = anyio.CapacityLimiter(_THREADS)
+    made.state.export_limiter = anyio.CapacityLimiter(_EXPORT_THREADS)
     return made
 
 
@@ -132,8 +138,11 @@ class _Static(StaticFiles):
         return answer
 
 
-def _endpoint(answer: Answer) -> Callable[[Request], Any]:
-    """Return an endpoint that makes a page in a thread, or reports that the database does not answer."""
+def _endpoint(answer: Answer, patience: Callable[[Request], float] | None = None) -> Callable[[Request], Any]:
+    """Return an endpoint that makes a page in a thread, or reports that the database does not answer.
+
+    `patience`: returns for how many more seconds an export may wait; 0 for a page.
+    """
 
     async def endpoint(request: Request) -> Response:
         shared: SharedState = request.app.state.shared
@@ -142,9 +151,10 @@ def _endpoint(answer: Answer) -> Callable[[Request], Any]:
             if form is None:
                 return page(request, "error.html", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, title="Too long", message="")
             request.state.form = form
-        limiter: anyio.CapacityLimiter = request.app.state.limiter
+        more = 0.0 if patience is None else patience(request)
+        limiter: anyio.CapacityLimiter = request.app.state.export_limiter if more else request.app.state.limiter
         found: Response | None = None
-        with anyio.move_on_after(_LONGEST_ANSWER):
+        with anyio.move_on_after(_LONGEST_ANSWER + more):
             found = await anyio.to_thread.run_sync(
                 partial(_answered, answer, request, shared), abandon_on_cancel=True, limiter=limiter
             )

@@ -162,13 +162,23 @@ def test_an_export_that_takes_too_long_is_no_page(
 ) -> None:
     may_end = threading.Event()
     monkeypatch.setattr(ScheduleInsight, "proof", lambda *given, **more: may_end.wait())
-    monkeypatch.setattr("psched.web.pages.proof._EXPORT_PATIENCE", 0.01)
+    monkeypatch.setattr("psched.web.pages.proof.EXPORT_PATIENCE", 0.01)
     try:
         answer = visit().get("/proof?from=2026-01-01T00:00&to=2026-01-02T00:00&format=json")
     finally:
         may_end.set()
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "60")
     assert answer.text == "The proof is still being computed. Fetch it again in a minute.\n"
+
+
+def test_an_export_may_take_longer_than_a_page(
+    visit: Visit, schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules.add("k", "a", cron="* * * * *")
+    monkeypatch.setattr("psched.web.application._LONGEST_ANSWER", 0.0)
+    client = visit()
+    assert client.get("/schedule?key=k").status_code == 503
+    assert client.get(proof_of(format="json")).status_code == 200
 
 
 def test_the_history_of_a_schedule_goes_back_page_by_page(visit: Visit, schedules: ScheduleCollection) -> None:

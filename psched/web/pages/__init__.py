@@ -40,6 +40,8 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/doctor": nodes.doctor,
 }
 """Pages that only show something."""
+PATIENCE: Final[Mapping[str, Callable[[Request], float]]] = {"/proof": proof.patience}
+"""For pages with an export: the function that returns for how many more seconds a request may wait."""
 ACTIONS: Final[Mapping[str, Answer]] = {
     "/schedule/action": actions.change_schedule,
     "/schedule/edit": edit_schedule.act,

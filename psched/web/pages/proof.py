@@ -32,7 +32,7 @@ _PAGE = 25
 _LISTED = 10
 """The maximum number of violations of one schedule on the page. The export has up to 1,000."""
 _KEPT = 300.0
-_EXPORT_PATIENCE = 60.0
+EXPORT_PATIENCE = 60.0
 """Seconds for which an export waits for its answer. It is long, because a program that fetches an export does not ask
 again.
 """
@@ -74,14 +74,14 @@ def proof(request: Request, shared: SharedState) -> Response:
     if not 0 < until - since <= _LONGEST:
         raise InvalidValueError("'to' must be after 'from', by at most 400 days")
     late = _late(given.get("late", ""))
-    is_export = given.get("format") == "json"
+    is_export = _is_export(request)
     keep = is_export and given.get("records") == "1"
 
     def ask() -> ProofPage:
         return table.proof(since, until, prefix=prefix, late=late, after=after, limit=_PAGE, keep=keep)
 
-    patience = _EXPORT_PATIENCE if is_export else None
-    found = shared.slow_answer(("proof", since, until, prefix, late, after, keep), _KEPT, ask, patience)
+    question = ("proof", since, until, prefix, late, after, keep)
+    found = shared.slow_answer(question, _KEPT, ask, EXPORT_PATIENCE if is_export else None)
     if found is None and is_export:
         again = "The proof is still being computed. Fetch it again in a minute.\n"
         return Response(again, HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "60"}, "text/plain")
@@ -102,6 +102,15 @@ def proof(request: Request, shared: SharedState) -> Response:
         after=after,
         tz_database=tz_database(),
     )
+
+
+def patience(request: Request) -> float:
+    """Return for how many seconds a request waits for its audits; 0 for a page, which the browser fetches again."""
+    return EXPORT_PATIENCE if _is_export(request) else 0.0
+
+
+def _is_export(request: Request) -> bool:
+    return request.query_params.get("format") == "json"
 
 
 def _late(text: str) -> float | None:
