@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from psched.application.event_loop import CancellableRun, EventLoops
 from psched.error_messages import did_you_mean
-from psched.errors import OutcomeUnknownError, PreemptedError, UnstorableResultError
+from psched.errors import ArgumentsError, OutcomeUnknownError, PreemptedError, UnstorableResultError
 from psched.retry_wait import Backoff
 from psched.task import Task
 from psched.telemetry import emit
@@ -191,7 +191,12 @@ def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff |
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the text of the error with the end of its traceback. This text is stored with the row."""
+    """Return the text of the error with the end of its traceback. This text is stored with the row.
+
+    A traceback of psched's own check of the data would say nothing.
+    """
+    if isinstance(error, ArgumentsError):
+        return repr(error)
     trace = "".join(traceback.format_exception(error))
     return f"{error!r}\n{trace[-_LONGEST_TRACE:]}"
 

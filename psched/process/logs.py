@@ -20,11 +20,13 @@ from psched import telemetry
 from psched.backends import is_driver_error
 from psched.error_messages import ESCAPES, one_line
 from psched.errors import (
+    ArgumentsError,
     ConfigError,
     IdempotentAlreadyFinishedError,
     OutcomeUnknownError,
     PreemptedError,
     ScheduleError,
+    UnstorableResultError,
 )
 from psched.process import journal
 from psched.process.child_protocol import OwnedDescriptor
@@ -275,7 +277,9 @@ def _log_unsettled(task: Task, error: Exception | str) -> None:
 
 
 def _log_error(task: Task, error: BaseException) -> None:
-    name = (repr(error).splitlines() or [""])[0][:_LONGEST_NAME]
+    says_all = isinstance(error, ArgumentsError | UnstorableResultError)  # raised by psched's own checks
+    trace = None if says_all else error
+    name = (repr(error).splitlines() or [""])[0][: None if says_all else _LONGEST_NAME]
     said = _said("run_error", task, name)
     if task.settled:
         words = "key=%s type=%s handler raised after the run was %s"
@@ -284,4 +288,4 @@ def _log_error(task: Task, error: BaseException) -> None:
         _runs_log.info("key=%s type=%s handler raised when asked to stop: %r", task.key, task.type, error, extra=said)
     else:
         good = " for good, as this was its last attempt" if task.last_attempt else ""
-        _runs_log.error("key=%s type=%s failed%s: %s", task.key, task.type, good, name, exc_info=error, extra=said)
+        _runs_log.error("key=%s type=%s failed%s: %s", task.key, task.type, good, name, exc_info=trace, extra=said)

@@ -16,6 +16,7 @@ import attrs
 import pytest
 
 from psched.application import App
+from psched.application.handler import describe_error
 from psched.application.parameters import Parameters
 from psched.errors import ArgumentsError, ConfigError
 from psched.payload import decode, encode
@@ -388,6 +389,7 @@ def test_a_task_of_another_signature_fails_with_the_difference_named(
     with pytest.raises(ArgumentsError, match=message):
         Parameters(report).restored(data)
     assert error.startswith("ArgumentsError(")
+    assert "\n" not in describe_error(ArgumentsError("x"))  # a traceback of psched's own code would say nothing
 
 
 @pytest.mark.parametrize("value", [{"number": 1}, {"number": 1, "due": "2026-11-23", "color": 1}, [1], "x", None])

@@ -17,6 +17,7 @@ import pytest
 import structlog
 
 from psched import telemetry
+from psched.errors import ArgumentsError, UnstorableResultError
 from psched.model import Claim, Lease, LeaseTimes, TaskRow
 from psched.process.logs import log_runs
 from psched.structured_logging import JSONFormatter, RunContextFilter, add_run_context, run_context
@@ -173,6 +174,18 @@ def test_structlog_through_logging_is_one_object(lines: io.StringIO) -> None:
         logger.warning("made", pages=12)
     (line,) = written(lines)
     assert (line["event"], line["level"], line["pages"], line["key"]) == ("made", "warning", 12, "report.1")
+
+
+@pytest.mark.parametrize("kind", [ArgumentsError, UnstorableResultError])
+def test_wrong_data_and_results_are_logged_in_full_on_one_line(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(telemetry, "_listeners", {})
+    log_runs()
+    emit("run_error", task=task(), error=kind(f"{'x' * 1000} is missing"))
+    [record] = caplog.records
+    assert record.getMessage().endswith("xxx is missing')")
+    assert record.exc_info is None
 
 
 def test_each_of_the_runs_that_are_settled_together_has_a_line(
