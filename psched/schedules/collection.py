@@ -197,10 +197,9 @@ class ScheduleCollection(PolledTable):
     ) -> Iterator[ScheduleRow]:
         """Yield the schedules with this type, state, beginning of the key, owner and tag, ordered by due time.
 
-        None matches any value. `after`: `next_run_time` and key of the last schedule of the previous page. Two kinds of
-        schedules are only listed without `state`: a paused schedule that waits for a run by `run_now`, and a schedule
-        whose lease has expired during the first attempt. Raises ValueError for a wrong value. Raises NotSupportedError
-        for an owner or tag if the store keeps none.
+        None matches any value. `after`: `next_run_time` and key of the last schedule of the previous page. A paused
+        schedule that waits for a run by `run_now` is only listed without `state`. Raises ValueError for a wrong value.
+        Raises NotSupportedError for an owner or tag if the store keeps none.
         """
         for name, text in (("type", type), ("prefix", prefix), ("owner", owner), ("tag", tag)):
             if text is not None:
@@ -220,14 +219,15 @@ class ScheduleCollection(PolledTable):
     ) -> Iterator[ScheduleRow]:
         """Yield schedules that match the filter.
 
-        They include all schedules that have `state` at `now` (by the database's clock), except those that `list` only
-        lists without `state`.
+        They include all schedules that have `state` at `now` (by the database's clock), except paused schedules that
+        wait for a run by `run_now`.
 
-        The query uses an index. For most states the result has few schedules in other states.
+        Each query uses an index. For most states the result has few schedules in other states.
         """
         late = self.overdue_after if self.store.knows_holders else 0.0  # else a lease may have ended just now
-        bounds = {} if state is None else _bounds(state, now, late)
-        return self._with_problems(self.store.list(replace(wanted, **bounds)))
+        bounds = [{}] if state is None else _bounds(state, now, late)
+        lists = [self.store.list(replace(wanted, **each)) for each in bounds]
+        return self._with_problems(lists[0] if len(lists) == 1 else _merged(lists))
 
     def late(self) -> Iterator[ScheduleRow]:
         """Yield up to 1,000 overdue schedules, the most overdue first.
@@ -422,16 +422,27 @@ class ScheduleCollection(PolledTable):
         self._settlement.queue = queue
 
 
-def _bounds(state: StateWord, now: float, late: float) -> dict[str, Any]:
-    """Return fields of `ScheduleFilter` for a state, so that an index finds the schedules in this state.
+def _bounds(state: StateWord, now: float, late: float) -> builtins.list[dict[str, Any]]:
+    """Return fields of one or more `ScheduleFilter`s, by which indexes find the schedules in this state.
 
     `late`: for how many seconds an overdue schedule has been due.
     """
     if state in (DUE, OVERDUE):
-        return {"due_until": now - late if state == OVERDUE else now}
+        return [{"due_until": now - late if state == OVERDUE else now}]
     if state in (WAITING, PAUSED, ENDED):
-        return {"due_from": {WAITING: now, PAUSED: NEVER, ENDED: NO_OCCURRENCE}[state]}
-    return {"held": state in (RUNNING, LEASED), "failing": state in (FAILING, RETRYING)}
+        return [{"due_from": {WAITING: now, PAUSED: NEVER, ENDED: NO_OCCURRENCE}[state]}]
+    if state in (FAILING, RETRYING):  # an attempt whose lease has expired counts as failed
+        return [{"failing": True}, {"held": True, "due_until": now}]
+    return [{"held": state in (RUNNING, LEASED)}]
+
+
+def _merged(lists: Iterable[Iterator[ScheduleRow]]) -> Iterator[ScheduleRow]:
+    """Yield the schedules of several lists by due time and key, each only once."""
+    seen = set[str]()
+    for row in heapq.merge(*lists, key=attrgetter("next_run_time", "key")):
+        if row.key not in seen:
+            seen.add(row.key)
+            yield row
 
 
 def open_schedules(

@@ -119,6 +119,21 @@ def test_pages_follow_one_another_by_due_time(bench: Bench, store: ScheduleStore
 
 
 @on_our_tables
+def test_a_schedule_whose_first_lease_expired_is_listed_as_retrying(
+    bench: Bench, store: ScheduleStore, insight: ScheduleInsight
+) -> None:
+    for key, due in (("failed", LONG_AGO), ("expired", LONG_AGO + 1), ("both", LONG_AGO + 2)):
+        bench.add(store, key, due=due)
+    failed, _, both = store.acquire(3, 100)
+    assert store.retry_many([Retry(failed.lease, 100, None), Retry(both.lease, 0, None)], soon()) == [None, None]
+    assert [claim.row.key for claim in store.acquire(3, 100)] == ["both"]
+    for key in ("expired", "both"):
+        bench.make_due(key)
+    assert [row.key for row, _ in insight.page(state="retrying").rows] == ["both", "expired", "failed"]
+    assert [row.key for row in collection(store).list(state="retrying")] == ["both", "expired", "failed"]
+
+
+@on_our_tables
 def test_a_page_ends_where_too_many_rows_were_passed_over(
     bench: Bench, store: ScheduleStore, insight: ScheduleInsight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
