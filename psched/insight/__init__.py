@@ -1,8 +1,9 @@
 """Queries for people: what exists, what has happened, and what is late. Uses read-only sessions of its own.
 
-A session refuses to write, ends a statement after 2 s, and lets the database's planner choose plans. Counts end at a
-limit ("10,000+"), and pages end after a number of rows, so that no query reads a whole table. Only the forecast, the
-week ahead, the simulation, and iterators such as `rows`, `history` and `audit` read whole tables, page by page.
+On SQL, a session refuses to write, ends a statement after 2 s (unless it is opened with `long_reads`), and lets the
+database's planner choose plans. Counts end at a limit ("10,000+"), and pages end after a number of rows, so that no
+query reads a whole table. Only the forecast, the week ahead, the simulation, and iterators such as `rows`, `history`
+and `audit` read whole tables, page by page.
 """
 
 from psched.insight.change_preview import ChangePreview
