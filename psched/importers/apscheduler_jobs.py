@@ -52,7 +52,7 @@ class _TriggerError(Exception):
 def read_apscheduler(scheduler: Any, timezone: str, begin: int) -> Imported:
     """Return the jobs that were added to the scheduler, and those in its job stores.
 
-    `timezone`: the zone of the file. `begin`: unix seconds; earlier dates and years are left out. Raises ConfigError if
+    `timezone`: the zone of the file. `begin`: rules that end before this time are left out. Raises ConfigError if
     `scheduler` is not a scheduler of APScheduler 3.
     """
     if not (hasattr(scheduler, "get_jobs") and hasattr(scheduler, "add_jobstore")):
@@ -95,7 +95,7 @@ def _entry(
     remarks: list[str] = []
     following = following_of_trigger(trigger)
     try:
-        rules = list(_rules(trigger, timezone, begin, calendars, remarks))
+        rules = [rule for rule in _rules(trigger, timezone, begin, calendars, remarks) if not _has_ended(rule, begin)]
     except _TriggerError as error:
         return replace(entry, problem=str(error), following=following)
     common = _options(job, defaults, remarks)
@@ -107,6 +107,10 @@ def _entry(
     if problem is not None:
         return replace(entry, problem=problem, following=following)
     return replace(entry, definitions=definitions, following=following, remarks=tuple(remarks))
+
+
+def _has_ended(rule: Definition, begin: int) -> bool:
+    return "end" in rule and datetime.fromisoformat(rule["end"]).timestamp() < begin
 
 
 def _kind(trigger: Any) -> str:

@@ -146,6 +146,8 @@ def test_jobs_in_the_hour_after_midnight_vanish_after_the_clock_was_put_forward(
         (CronTrigger(year="*/2", timezone=ZONE), "has too many gaps"),
         (IntervalTrigger(seconds=90.5, timezone=ZONE), "an interval of 90.5 s: psched supports whole seconds only"),
         (DateTrigger("2020-01-01", ZONE), "the job has no more runs"),
+        (CronTrigger(hour=3, end_date="2020-01-01", timezone=ZONE), "the job has no more runs"),
+        (IntervalTrigger(hours=1, start_date="2019-01-01", end_date="2020-01-01", timezone=ZONE), "has no more runs"),
         (OTHERS[-1], "no rule for runs that several triggers have in common"),
         (
             AndTrigger([CronTrigger(hour=2), IntervalTrigger(hours=1)]),
