@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -65,23 +66,31 @@ def is_driver_error(error: BaseException) -> bool:
 
 _NO_ACCESS = ("unable to open database file", "attempt to write a readonly database")
 """Errors of SQLite."""
+_NO_DATABASE = re.compile(r'database ".*" does not exist|Unknown database|DB index is out of range')
+"""Errors of PostgreSQL, MariaDB and Redis."""
 
 
-def database_problem(url: str, error: Exception, is_away: bool, is_refused: bool = False) -> str:
+def database_problem(
+    url: str, error: Exception, is_away: bool, is_refused: bool = False, *, in_doctor: bool = False
+) -> str:
     """Return one sentence for people about a driver's error.
 
     `url`: without its password. `is_away`, `is_refused`: the results of the store's `is_unavailable` and `is_refused`.
+    `in_doctor`: whether `psched doctor` reports the error.
     """
     problem = one_line(error)
     if is_away:
         check = "is the server running, and is `url:` right?"
         if url.startswith("sqlite"):
             check = "is its disk full, or does another program lock the file?"
-        return f"the database {url} is not available: {problem} ({check} For details run `psched doctor`)"
+        details = "" if in_doctor else " For details run `psched doctor`"
+        return f"the database {url} is not available: {problem} ({check}{details})"
     if is_refused:
         remedy = "correct `url:`, or the user's password or rights on the server"
         return f"the database {url} refuses this user: {problem} ({remedy})"
     remedy = "; let this user write the file and its folder" if problem in _NO_ACCESS else ""
+    if _NO_DATABASE.search(problem):
+        remedy = "; create this database, or correct `url:`"
     return f"the database {url} refused the request: {problem}{remedy}"
 
 

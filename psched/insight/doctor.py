@@ -82,7 +82,7 @@ def _findings(section: Section, collection: Collection, writing: bool, more: Che
         if not is_driver_error(error):
             raise
         states = store.is_unavailable(error), store.is_refused(error)
-        yield Finding("database", False, database_problem(section.masked_url, error, *states))
+        yield Finding("database", False, database_problem(section.masked_url, error, *states, in_doctor=True))
 
 
 def _database_findings(section: Section, store: LeaseStore, found: Iterable[Finding]) -> Iterator[Finding]:

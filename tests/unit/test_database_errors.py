@@ -15,6 +15,7 @@ from psched.backends.common.retries import Retries, RetryReason
 from psched.backends.sql import open_database
 from psched.backends.sql.database import Database
 from psched.clock import Clock
+from psched.error_messages import one_line
 
 CONFLICT, LOST = RetryReason.CONFLICT, RetryReason.LOST
 
@@ -221,6 +222,20 @@ def test_no_server_is_suspected_when_a_sqlite_file_cannot_be_written() -> None:
         "the database sqlite:////p.db is not available: database or disk is full "
         "(is its disk full, or does another program lock the file? For details run `psched doctor`)"
     )
+
+
+def test_doctor_does_not_advise_doctor() -> None:
+    message = database_problem("mysql://h/d", pymysql.OperationalError(2003, "Can't connect"), True, in_doctor=True)
+    assert message.endswith("(is the server running, and is `url:` right?)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['FATAL:  database "d" does not exist', "Unknown database 'd'", "DB index is out of range"],
+)
+def test_a_database_that_does_not_exist_is_reported_with_the_remedy(text: str) -> None:
+    message = database_problem("x://h/d", RuntimeError(text), is_away=False)
+    assert message.endswith(f"{one_line(RuntimeError(text))}; create this database, or correct `url:`")
 
 
 @pytest.mark.parametrize("text", ["unable to open database file", "attempt to write a readonly database"])
