@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, tzinfo
 from functools import partial, wraps
@@ -388,13 +388,22 @@ def read_data(source: str) -> dict[str, Any]:
         raise ValueError(f"{name}: {error}") from None
 
 
+_LARGEST_SOURCE = 1 << 30
+"""The maximum number of bytes that a command reads, so that a name such as /dev/zero does not fill the memory."""
+
+
 def read_source(path: str) -> tuple[str, str]:
     """Return the name and the text of a file, or of standard input (`-`). Raises ValueError."""
     name = "stdin" if path == "-" else path.translate(ESCAPES) or "''"
     try:
         if not path:  # the path of this folder
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        with nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
+            content = bytearray()
+            while chunk := file.read(1 << 20):
+                content += chunk
+                if len(content) > _LARGEST_SOURCE:
+                    raise ValueError(f"{name}: has more than {_LARGEST_SOURCE:,} bytes; name a smaller file")
         return name, content.decode("utf-8-sig")
     except OSError as error:
         raise ValueError(f"{name}: {error.strerror}; name a readable file, or - for standard input") from None

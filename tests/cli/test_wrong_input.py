@@ -141,6 +141,12 @@ def test_data_that_cannot_be_read_is_reported_with_its_file(psched: Commands) ->
     assert psched.ok("list", "--json").json == []
 
 
+def test_a_file_that_does_not_end_is_reported(psched: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psched.cli.options._LARGEST_SOURCE", 1_000_000)
+    for command in (("add", "k", "t", "@daily", "@/dev/zero"), ("plan", "/dev/zero"), ("import", "json", "/dev/zero")):
+        assert "/dev/zero: has more than 1,000,000 bytes; name a smaller file" in psched.fault(*command)
+
+
 def test_a_step_that_only_its_first_value_meets_is_warned_about(psched: Commands) -> None:
     expected = (
         "warning: cron '*/90 * * * *': minute '*/90' matches 0 alone, because steps begin again with each hour; "
