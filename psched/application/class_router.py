@@ -1,4 +1,4 @@
-"""Dispatch: a router that maps task types to handler classes. Used in child processes."""
+"""Dispatch: a router that maps task types to handler classes. Used where `loader` is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routers find the handler for a type of task. An `Application` asks its routers in order. Used in child processes."""
+"""Routers find the handler for a type of task. An `Application` asks its routers in order."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class ThreadWakeup:
         self._closed = False
 
     def listen(self, seconds: float) -> None:
-        """Wait for signals until `stop_listening`. Earlier signals are dropped."""
+        """Take signals from now on until `stop_listening`. Does not wait. Earlier signals are dropped."""
         self.is_notified()
         self._owner.add(self)
 
