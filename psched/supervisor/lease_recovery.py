@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from psched.config import Settings
@@ -38,6 +38,8 @@ class LeaseRecovery:
         self._in_part: list[DeadChild] = []
         """Dead children whose runs a recovery child releases. Only the fetching child knows their other leases, so the
         next worker reports them to it."""
+        self._shared: set[str] = set()
+        """The holders that dead children shared with others. Children with another holder do not know these leases."""
         self._child: ChildProcess | None = None
         self._fork_at = -math.inf
 
@@ -49,6 +51,8 @@ class LeaseRecovery:
             runs, name = child.runs, "" if spec.dispatch is None else spec.name
             names, claims = tuple([run.name for run in runs]), tuple([run.claim for run in runs])
             is_fetcher = spec.slot == FETCHER_SLOT
+            if name:
+                self._shared.add(spec.holder)
             self.add([DeadChild(spec.holder, names, worker_died(child.end), name, claims, is_fetcher)])
 
     def add(self, dead: Iterable[DeadChild]) -> None:
@@ -76,11 +80,14 @@ class LeaseRecovery:
         is_needed = self._child is None and not all(dead.is_fetcher for dead in self._unclaimed)
         return self._fork_at if is_needed else math.inf
 
-    def tick(self, now: float, settings: Settings, last: bool) -> None:
+    def tick(self, now: float, settings: Settings, last: bool, holders: Collection[str] = ()) -> None:
         """Fork a recovery child if necessary.
 
         Call this after the ticks of the slots: if they fork a worker, it releases the leases instead. The leases of a
         fetching child wait for the next one, because no other process knows which leases these are.
+
+        `holders`: those of the living children, and of the next ones. When the last child of an earlier configuration
+        has ended, all leases that are left of their holder are released.
 
         `last`: no more workers will be forked, so there is only one attempt. If it fails, all leases that are left end
         after `alive_time`.
@@ -90,6 +97,9 @@ class LeaseRecovery:
             self._child = None
             if not child.recovered:
                 self._failed(child.start_error or f"the recovery process {child.end}", now, last)
+        unused = self._shared.difference(holders)
+        self._shared -= unused
+        self.add(DeadChild(holder) for holder in sorted(unused))
         if self._child is not None or (now < self._fork_at and not last):
             return
         self._claimed = self.claim() if last else self._claim_without_fetchers()

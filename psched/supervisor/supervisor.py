@@ -204,7 +204,8 @@ class Supervisor:
                 del self._slots[slot.number]
                 if self.counters is not None:
                     self.counters.release(slot.title)
-        self._lease_recovery.tick(now, self.config.settings, last=self._stopping and not self._slots)
+        is_last = self._stopping and not self._slots
+        self._lease_recovery.tick(now, self.config.settings, is_last, self._holders())
         if not self.reload.active:
             self.notifier.reloaded()
         troubles = (slot.trouble for slot in self._slots.values() if slot.trouble is not None)
@@ -300,6 +301,12 @@ class Supervisor:
     def _siblings(self) -> tuple[str, ...]:
         specs = [slot.living for slot in self._slots.values()]
         return tuple(spec.name for spec in specs if spec is not None and spec.dispatch is self._dispatch)
+
+    def _holders(self) -> set[str]:
+        """Return the holders of the living children, and of the next ones."""
+        specs = [slot.living for slot in self._slots.values()]
+        current = [] if self._dispatch is None else [self._dispatch.holder]
+        return {*current, *(spec.holder for spec in specs if spec is not None)}
 
     def _give_up_start(self, reason: str) -> bool:
         """Stop if no child was ever ready. Return whether the master stops. If it does not, the slot tries again."""

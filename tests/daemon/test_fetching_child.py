@@ -285,6 +285,19 @@ def test_a_fetching_child_that_follows_while_a_worker_leaves_still_releases_leas
         daemon.wait_for_trace("began", "stuck", count=2)
 
 
+def test_the_rows_of_a_fetching_child_that_a_reload_has_to_kill_run_soon(make_daemon: Make, url: str) -> None:
+    """The next fetching child has another holder of leases."""
+    with served(make_daemon, url, child_kill_interval=0.1) as (daemon, queue):
+        keys = submit_short(queue)
+        daemon.start()
+        wait_for_runs(daemon, EARLY)
+        old = daemon.wait_for(lambda: fetcher(daemon))
+        old.suspend()
+        daemon.signal(signal.SIGHUP)
+        wait_until_finished(daemon, queue)
+        assert set(begins(daemon)) == set(keys)
+
+
 @pytest.mark.trial  # how many workers die within 0.2 s of their fork, depends on the load of the machine
 def test_the_waiting_tasks_of_workers_that_die_early_run_soon(make_daemon: Make, url: str) -> None:
     """The next worker is not forked at once, so a recovery child releases the leases of the runs."""

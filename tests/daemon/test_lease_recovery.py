@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 
 import pytest
 
+from psched.application import ApplicationSpec
 from psched.config import coerce
-from psched.process.child_spec import DeadChild
+from psched.process.child_protocol import RunningTable
+from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
+from psched.process.dispatch_socket import DispatchSocket
 from psched.supervisor.lease_recovery import LeaseRecovery
 from tests.daemon.fake_children import fake_process_table
 
@@ -88,4 +92,21 @@ def test_a_stop_releases_what_waited_in_a_dead_worker_without_successor() -> Non
         child.recovered, child.code = True, 0
         assert recovery.done is False
         recovery.tick(now, SETTINGS, last=True)
+        assert len(process_table.forked) == 2
+
+
+def test_when_no_child_of_a_configuration_is_left_all_leases_of_their_holder_are_released() -> None:
+    with fake_process_table() as process_table, closing(DispatchSocket("old")) as dispatch:
+        recovery = LeaseRecovery(process_table)
+        now, application = process_table.now, ApplicationSpec(("a:b",))
+        spec = ChildSpec(1, SETTINGS, application, "old", (), RunningTable(1), "w1", dispatch, ())
+        worker = process_table.fork("worker 1", SETTINGS, lambda pipe: ChildRole(), spec)
+        worker.ready, worker.code = True, -9
+        recovery.child_ended(worker, spec)
+        assert [dead.child for dead in recovery.claim()] == ["w1"]
+        recovery.tick(now, SETTINGS, False, {"old", "new"})
+        assert recovery.done
+        recovery.tick(now, SETTINGS, False, {"new"})
+        assert [child.name for child in process_table.forked] == ["worker 1", "lease recovery"]
+        recovery.tick(now, SETTINGS, False, {"new"})
         assert len(process_table.forked) == 2
