@@ -128,7 +128,7 @@ class TaskFunction(Generic[P, R_co]):
         """
         if run_at is not None and delay is not None:
             raise ValueError("run_at and delay both define when the task runs; leave out one of them")
-        due = _unix_seconds(run_at) if isinstance(run_at, datetime) else run_at
+        due = None if run_at is None else _unix_seconds(run_at)
         wait = None if delay is None else _seconds(delay)
         return Submission(
             self, key, user, due, wait, priority, max_running, max_attempts, compression, headers, connection
@@ -263,7 +263,11 @@ def _arguments(call: object) -> Mapping[str, Any]:
     return call
 
 
-def _unix_seconds(moment: datetime) -> float:
+def _unix_seconds(moment: object) -> float:
+    if isinstance(moment, int | float) and not isinstance(moment, bool):
+        return moment
+    if not isinstance(moment, datetime):
+        raise ValueError(f"run_at must be a datetime with a time zone, or unix seconds, got {shown(moment)}")
     if moment.tzinfo is None:
         raise ValueError(f"run_at has no time zone: {moment}; write datetime(..., tzinfo=ZoneInfo('Europe/Paris'))")
     return moment.timestamp()

@@ -105,13 +105,19 @@ def _moment(at: object, timezone: str) -> str:
             moment = moment.replace(microsecond=0) + timedelta(seconds=bool(moment.microsecond))
             local = moment if moment.tzinfo is None else moment.astimezone(ZoneInfo(timezone))
         else:
-            local = datetime.fromtimestamp(math.ceil(check_time("at", moment)), ZoneInfo(timezone))
+            local = datetime.fromtimestamp(math.ceil(_checked_seconds(moment)), ZoneInfo(timezone))
     except OverflowError:
         raise ValueError(f"at {at}: expected a time in the years 1970 to 9999, also in {timezone}") from None
     if local.fold and local.tzinfo is not None:
         again = "this is the second time; give timezone='UTC' with it"
         raise ValueError(f"at {local.isoformat()}: the clocks of {timezone} show this time twice, and {again}")
     return local.replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def _checked_seconds(at: object) -> float:
+    if isinstance(at, bool) or not isinstance(at, int | float):
+        raise ValueError(f"at must be a datetime, unix seconds or text such as '2027-03-01T09:00', got {shown(at)}")
+    return check_time("at", at)
 
 
 def check_names(options: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -141,6 +141,12 @@ def test_moments(site: Site, at: Any) -> None:
         ({"at": datetime.max.replace(tzinfo=UTC), "timezone": "Europe/Paris"}, ValueError, "9999-12-31 23.* 1970 to"),
         ({"at": datetime.min.replace(tzinfo=UTC), "timezone": "America/Lima"}, ValueError, "0001-01-01 00.* 1970 to"),
         ({"at": datetime.min.replace(tzinfo=ZoneInfo("Asia/Tokyo"))}, ValueError, "0001-01-01 00.* 1970 to"),
+        (
+            {"at": date(2027, 1, 1)},
+            ValueError,
+            r"at must be a datetime, unix seconds or text such as .*, got datetime\.date",
+        ),
+        ({"at": -1}, ValueError, "at must be unix seconds, a number from 0"),
         ({"at": 253402300799, "timezone": "Europe/Paris"}, ValueError, "at 253402300799.* 1970 to 9999"),
         ({"at": 5, "timezone": "Nowhere"}, ConfigError, "Nowhere"),
         ({"cron": YEARLY, "max_attempts": 3}, ValueError, "retry=True"),

@@ -92,6 +92,8 @@ def test_a_delay_counts_from_now_on_the_databases_clock(delay: Any, queue: Queue
             {"run_at": datetime(2027, 1, 1, tzinfo=UTC).replace(tzinfo=None)},
             "run_at has no time zone: 2027-01-01 00:00:00",
         ),
+        ({"run_at": "2027-01-01"}, "run_at must be a datetime with a time zone, or unix seconds, got '2027-01-01'"),
+        ({"run_at": True}, "run_at must be a datetime with a time zone, or unix seconds, got True"),
         ({"run_at": 1, "delay": 1}, "run_at and delay both define when the task runs; leave out one of them"),
     ],
 )
