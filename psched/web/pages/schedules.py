@@ -109,9 +109,9 @@ def schedule(request: Request, shared: SharedState) -> Response:
     now = request.state.status.snapshot.taken
     rule = found.versions[-1].rule if found.row is None else found.row.rule
     is_part = rule.backfill is not None
-    audited: tuple[Verdict | None] | None = (None,)
+    audited: tuple[Verdict | None, float] | None = (None, now)
     if not is_part:
-        audited = shared.slow_answer(("audit", key), _AUDIT_KEPT, lambda: (_verdict(table, key, int(now)),))
+        audited = shared.slow_answer(("audit", key), _AUDIT_KEPT, lambda: (_verdict(table, key, int(now)), now))
     listed = Page(found.history, found.older) if until is None else table.history_page(key, until)
     runs = [run for run in found.history if run.started is not None]
     outputs = {each.scheduled_time: each for each in table.outputs(key)} if listed.rows else {}
@@ -138,6 +138,7 @@ def schedule(request: Request, shared: SharedState) -> Response:
         latest=latest(runs, rule),
         is_audited=audited is not None,
         verdict=None if audited is None else audited[0],
+        audited_until=None if audited is None else audited[1],
         actions=table.actions(key=key),
         week=_WEEK,
         backfills=list(table.backfills(key))[-_BACKFILLS:] if table.keeps_backfills and not is_part else [],
