@@ -318,7 +318,7 @@ class Fetcher:
                     child.connection.close()
                 if all(other is not reporter for _, other in self._dead):
                     self._report_recovered(reporter)
-            if now >= self._sweep_at:
+            if now >= self._sweep_at and not self._awaits_report:
                 self._sweep(DeadChild(self._dispatch.holder))
                 self._sweep_at = math.inf
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the database may answer later
@@ -329,7 +329,7 @@ class Fetcher:
         """Release the leases of a dead child. Return False if the fetcher does not know these leases yet."""
         child = self._children.get(dead.child)
         if child is None and dead.holder == self._dispatch.holder:
-            if self._unheard:
+            if self._unheard or self._awaits_report:
                 return False
             self._sweep(dead)
             self._sweep_at = self._clock() + _SECOND_SWEEP
@@ -337,6 +337,11 @@ class Fetcher:
         for name, opened in self._sections.items():
             opened.give_back(dead, dead.own_claims(name) if child is None else dict(child.rows[name]))
         return True
+
+    @property
+    def _awaits_report(self) -> bool:
+        """Whether a child has connected whose rows are not known yet. A handler may have closed its old connection."""
+        return any(child.connection.is_open and not child.has_reported for child in self._children.values())
 
     def _sweep(self, dead: DeadChild) -> None:
         """Release the leases of our holder that neither a child nor this fetcher knows.

@@ -758,6 +758,21 @@ def test_a_child_that_ended_before_the_fetcher_began_knows_nothing_of_later_sibl
     assert set(bench.queue.held) == {"of2", "lost"}
 
 
+def test_a_sweep_waits_for_the_report_of_a_child_that_has_just_connected_again(bench: Bench) -> None:
+    bench.queue.held = {"mine": cast("Claim", None)}
+    bench.child("w1", {"queue": ["mine"]})
+    bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0", is_fetcher=True)], siblings=["w1"])
+    bench.turn()
+    again = bench.dispatch.connect("w1")
+    bench.turn(SWEPT)
+    assert set(bench.queue.held) == {"mine"}
+    again.send(("hello", {"queue": [("mine", CLAIM)]}, 1, (), 1, ()))
+    bench.queue.held["late"] = cast("Claim", None)
+    bench.turn()
+    assert set(bench.queue.held) == {"mine"}
+    again.close()
+
+
 def test_the_rows_of_a_dead_child_do_not_wait_for_a_sweep(bench: Bench) -> None:
     bench.queue.held = {key: cast("Claim", None) for key in ("of1", "of2")}
     bench.child("w1", {"queue": ["of1"]})
