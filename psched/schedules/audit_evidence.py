@@ -42,7 +42,7 @@ class AuditEvidence:
     """
 
     def __init__(self, keep: bool = False) -> None:
-        """`keep`: whether the lines are kept."""
+        """`keep`: whether the lines of JSON are kept, and not only their hash."""
         self._keeps_lines = keep
         self.reached: int | None = None
         self.changes = self.entries = 0

@@ -1,4 +1,4 @@
-"""Audits several schedules together: a few statements read the records of all of them."""
+"""An audit of several schedules together: a few statements read the records of all of them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class AuditReader:
     ) -> list[AuditedSchedule]:
         """Audit the first schedules, at least one, for about a second.
 
-        If some were changed during the audit, audit these again, because their entries are read page by page.
+        Entries are read page by page, so a schedule may be changed in between. Audit such schedules again.
         """
         changes, begun = self._ledger.changes_of(keys), monotonic()
         done: dict[str, AuditedSchedule] = {}
@@ -130,7 +130,10 @@ class AuditReader:
     def _read_together(
         self, keys: Sequence[str], changes: Mapping[str, Sequence[Change]], scope: AuditScope
     ) -> _SharedRecords:
-        """Read the records of schedules. Entries are read after the rows, as they may settle the rows' occurrences."""
+        """Read the records of schedules.
+
+        Entries are read after the rows, so that an occurrence that is settled in between does not seem to be missing.
+        """
         ledger, now = self._ledger, self._store.now()
         present = {row.key: row for row in self._store.get_many(keys)}
         oldest = ledger.first_rows(keys, 1)
@@ -169,7 +172,7 @@ class AuditReader:
         )
 
     def _rows_of(self, key: str, first: Sequence[LedgerRow] | None, scope: AuditScope) -> Iterator[LedgerRow]:
-        """Yield the entries in the span. `first`: the first of them, up to `_FIRST_ROWS`; None if none were read."""
+        """Yield the entries in the span. `first`: up to `_FIRST_ROWS` entries that were read before, or None."""
         if first is None:
             yield from self._ledger.rows(LedgerFilter(key, since=scope.since, until=scope.until))
             return

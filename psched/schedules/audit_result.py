@@ -88,9 +88,7 @@ class Verdict:
     unlisted: int = 0
     notes: list[tuple[str, float]] = field(default_factory=list)
     _continues: bool = False
-    """Whether the next violation, if it is of the same kind, is merged into the last one: no occurrence was settled in
-    between.
-    """
+    """Whether a violation of the same kind is merged into the last violation: no occurrence was settled since then."""
 
     @property
     def missing(self) -> int:
@@ -133,7 +131,7 @@ class Verdict:
 
 
 def as_object(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as a JSON object, with times in unix seconds. Its names and meanings are stable."""
+    """Return a verdict as a JSON object, with times in unix seconds. The names in it and their meanings are stable."""
     counts = ("expected", "ran", "extra_runs", "backfilled", "skipped", "running", "pending", "failed", "missing")
     return {
         "key": verdict.key,

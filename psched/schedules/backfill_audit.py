@@ -56,7 +56,7 @@ class LastRun(NamedTuple):
 def judge_backfills(
     parts: Iterable[PartRecords], since: int, until: int, verdict: Verdict, dialect: CronDialect
 ) -> Mapping[int, LastRun]:
-    """Check the occurrences from `since` to `until`.
+    """Check the occurrences of backfills from `since` to `until`, and report to `verdict`.
 
     For each occurrence that a backfill settled, return its last run.
     """

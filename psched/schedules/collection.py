@@ -130,7 +130,7 @@ class ScheduleCollection(PolledTable):
         - `max_lateness`: an occurrence that would start more than this many seconds late is skipped.
         - `alert_after`: an occurrence that is not finished this many seconds after its time (delay included) is
           reported as overdue.
-        - `max_attempts`: an occurrence has failed after this many attempts, and the next one follows.
+        - `max_attempts`: an occurrence has failed after this many attempts, and the next occurrence follows.
         - `overlap`: if the previous occurrence is not settled yet, a due occurrence waits (`wait`, the default) or is
           skipped (`skip`).
         - `pause_after`: the schedule is paused after this many regular occurrences have failed in a row.
@@ -224,7 +224,8 @@ class ScheduleCollection(PolledTable):
 
         Each query uses an index. For most states the result has few schedules in other states.
         """
-        late = self.overdue_after if self.store.knows_holders else 0.0  # else a lease may have ended just now
+        # On a store that knows no holders, an overdue schedule may be due only since its lease has ended.
+        late = self.overdue_after if self.store.knows_holders else 0.0
         bounds = [{}] if state is None else _bounds(state, now, late)
         lists = [self.store.list(replace(wanted, **each)) for each in bounds]
         return self._with_problems(lists[0] if len(lists) == 1 else _merged(lists))
@@ -279,8 +280,8 @@ class ScheduleCollection(PolledTable):
         - `since`, `until`: unix seconds. With a key they limit the occurrences, without a key the times of settlement.
         - `last`: only this many of these entries, from the end.
 
-        Entries of backfills have the key of their schedule, and `backfill`. Raises NotSupportedError if the store keeps
-        no ledger, and ValueError for a wrong time, key or number.
+        Entries of backfills have the key of their schedule, and the number of the backfill. Raises NotSupportedError if
+        the store keeps no ledger, and ValueError for a wrong time, key or number.
         """
         if key is not None:
             check_key(key)
@@ -425,7 +426,7 @@ class ScheduleCollection(PolledTable):
 def _bounds(state: StateWord, now: float, late: float) -> builtins.list[dict[str, Any]]:
     """Return fields of one or more `ScheduleFilter`s, by which indexes find the schedules in this state.
 
-    `late`: for how many seconds an overdue schedule has been due.
+    `late`: the least number of seconds for which an overdue schedule has been due.
     """
     if state in (DUE, OVERDUE):
         return [{"due_until": now - late if state == OVERDUE else now}]

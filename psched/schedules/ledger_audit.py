@@ -70,9 +70,10 @@ class AuditRecords:
       span for each of `versions_at`, as it may cover the start of the span. Then come the entries in the span.
     - `oldest`: the first entry that is still kept.
     - `present`: the schedule's row, read before `rows`; None if it was deleted.
-    - `now`: the database's clock before that read.
+    - `now`: the database's clock before `present` was read.
     - `kept_since`: entries that were settled before this time may have been deleted.
-    - `reckoning`: the cron dialect and tz database of this process; also used for definitions without a recorded one.
+    - `reckoning`: the cron dialect and tz database of this process; also used for definitions without a recorded
+      `reckoning`.
     - `runs_before`: for each version, how many entries before the span count for `max_runs`. Only needed if a
       definition has `max_runs`.
     - `earlier`: the last entries before the span. Only needed if a definition has `overlap: skip`.
@@ -93,7 +94,7 @@ class AuditRecords:
 
     @property
     def known_from(self) -> float:
-        """The first occurrence from which all entries are kept."""
+        """The occurrence from which on all entries are kept."""
         if self.oldest is not None:
             return -math.inf if self.oldest.previous is None else self.oldest.scheduled_time
         is_young = bool(self.changes) and self.changes[0].action == ADD and self.changes[0].at >= self.kept_since
@@ -343,7 +344,11 @@ class _Definition:
         return runs
 
     def _has_ended_by_max_runs(self) -> bool:
-        """Whether the schedule has ended by `max_runs`. If entries have been deleted, this is assumed."""
+        """Whether the schedule has ended by `max_runs`.
+
+        If entries have been deleted, the runs cannot be counted. Then a schedule without further occurrences is taken
+        to have ended by `max_runs`.
+        """
         most, present = self.change.rule.max_runs, self.records.present
         if self.following is not None:
             pending = self.following.pending
@@ -455,7 +460,7 @@ class _Definition:
         return count
 
     def _count_unfilled(self, end: float) -> int:
-        """Like `_count_until`, without the occurrences that a backfill has settled."""
+        """Do the same as `_count_until`, but do not count the occurrences that a backfill has settled."""
         count = 0
         for time in self.filled.within(self.due, end):
             count += self._count_until(time)

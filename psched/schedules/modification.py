@@ -36,7 +36,7 @@ from psched.store import ScheduleStore
 class Changes(Terms, total=False):
     """The values that `Schedule.modify` takes.
 
-    For `type` to `next_run_time`, a missing value or None leaves the row's value as it is.
+    For each field from `type` to `next_run_time`, a missing value or None leaves the row's value as it is.
     """
 
     type: str | None

@@ -21,7 +21,7 @@ from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 
 _TRIES = 100
-"""How often a row is written if other processes change it at the same time."""
+"""How often psched tries to write a row, at most, while other processes change it."""
 
 
 class Schedule:
@@ -110,7 +110,7 @@ class Schedule:
             warn_of_step(cron, self._dialect)
 
     def follow(self, calendar: Calendar) -> None:
-        """Replace the calendar of this name in the rule. An occurrence whose time has come is kept.
+        """Replace the calendar in the rule that has the name of `calendar`. An occurrence whose time has come is kept.
 
         If the schedule no longer exists, nothing happens.
         """
@@ -177,7 +177,7 @@ class Schedule:
     def _compare_and_set(
         self, action: str, change: Callable[[ScheduleRow], tuple[ScheduleRow, Entry | None]]
     ) -> ScheduleRow:
-        """Change the row if no other client has changed it meanwhile. Return the previous row."""
+        """Change the row. If another client changes it meanwhile, try again. Return the previous row."""
         for _ in range(_TRIES):
             seen = self.metadata()
             wanted, entry = change(seen)
@@ -225,7 +225,7 @@ class ScheduleState:
 
 
 def overdue_after(retry_wait: float | Backoff) -> float:
-    """Return after how many seconds a late occurrence is overdue: twice the longest wait, at least a minute."""
+    """Return how many seconds late an overdue occurrence is: twice the longest `retry_wait`, at least a minute."""
     return max(60.0, 2 * Backoff.of(retry_wait).limit)
 
 

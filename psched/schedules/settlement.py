@@ -42,7 +42,7 @@ from psched.submit_telemetry import SubmitCall
 log = logging.getLogger(__name__)
 
 _TRIES = 100
-"""How often the next occurrence is computed again if other processes change the schedule at the same time."""
+"""How often the next occurrence is computed, at most, if other processes change the schedule at the same time."""
 _BATCH = 500
 """How many ledger entries are deleted at a time."""
 PAUSE_RETRY = 10.0
@@ -173,8 +173,8 @@ class ScheduleSettlement(Settlement):
     def _pause_failing(self, key: str) -> bool | None:
         """Pause a schedule after too many failures in a row.
 
-        Return whether it is paused; None if the pause could not be written. Then the schedule must not run before
-        another attempt.
+        Return whether it is paused; None if the pause could not be written. Then the schedule must not run until
+        another call has tried to pause it.
         """
         try:
             for _ in range(_TRIES):
@@ -207,7 +207,7 @@ class ScheduleSettlement(Settlement):
         self.store.ledger.keep_output(claim, output, self._retention)
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """Like the base class.
+        """Return the limit, as the base class does.
 
         Return None for a row that cannot be run, and on `rdb_compat`, which does not count attempts.
         """

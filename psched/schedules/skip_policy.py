@@ -69,7 +69,7 @@ def came_due_during(ended: float | None, run_time: float) -> TypeGuard[float]:
 
 
 def overlap_note(policy: Policy) -> str | None:
-    """Return the effect of `overlap` on an occurrence, as the end of a sentence; None if there is none."""
+    """Return the effect of `overlap` on an occurrence, as the end of a sentence; None without an effect."""
     return "skipped if it comes due during the previous run" if policy.overlap == "skip" else None
 
 

@@ -45,8 +45,8 @@ ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 LONGEST_DELAY = 366 * 86400
 """How many seconds the delay of a run may be, before or after its occurrence. A spread may add to it."""
 MOST_AHEAD = 1000
-"""The maximum number of occurrences that a negative delay may make due at once, before their times. They are counted
-from `_REFERENCE` on.
+"""The maximum number of occurrences that a negative delay may make due together, before their times. Occurrences
+from `_REFERENCE` on are counted.
 """
 _REFERENCE = 1_704_067_200  # the start of 2024
 _DEFAULT_POLICY = Policy()
@@ -146,7 +146,7 @@ def warn_of_written(rows: Iterable[ScheduleRow], dialect: cron.CronDialect) -> N
 
 def _cached(results: dict[object, T], values: tuple[object, ...], make: Callable[[], T]) -> T:
     """Return `make()`, cached in `results` by these values. If one of them cannot be hashed, nothing is cached."""
-    key = tuple([(each.__class__, tuple(each) if isinstance(each, list) else each) for each in values])  # 1 is not True
+    key = tuple([(each.__class__, tuple(each) if isinstance(each, list) else each) for each in values])  # 1 == True
     try:
         found = results.get(key)
     except TypeError:
@@ -289,7 +289,7 @@ def _check_ahead(rule: Rule, dialect: cron.CronDialect) -> None:
     ahead = rule_occurrences.count(rule, first, first + math.ceil(-rule.delay), dialect)
     if ahead > MOST_AHEAD:
         raise InvalidValueError(
-            f"delay {rule.delay:g} makes {ahead} occurrences of cron {rule.cron!r} due at once, before their times; "
+            f"delay {rule.delay:g} makes {ahead} occurrences of cron {rule.cron!r} due together, before their times; "
             f"expected at most {MOST_AHEAD}; give a delay closer to 0, or an expression with fewer occurrences"
         )
 

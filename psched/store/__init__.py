@@ -51,8 +51,9 @@ __all__ = [
 ]
 
 CONNECTIONS = 5
-"""The maximum number of idle connections that a client keeps open. It opens one when all of its open connections are in
-use."""
+"""The maximum number of idle connections that a client keeps open. It opens another connection
+when all of its open connections are in use.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class StoreSettings:
     - `reckoning`: the cron dialect and tz database of this process, for the ledger.
     - `ledger`: the ledger's table, for `rdb_compat`, which keeps a ledger only on request.
     - `problem`: returns why psched cannot run a schedule, or None. A store that shares its table with other programs
-      (`rdb_compat`) does not acquire such rows.
+      (`rdb_compat`) does not acquire rows with a problem.
     - `pooler`: the kind of connection pooler: `session` (each client keeps a database session), `transaction` (each
       transaction may get another session), or `auto` (PostgreSQL only: find out whether there is a pooler, and if so
       assume `transaction`).

@@ -29,4 +29,7 @@ class Calendars(Protocol):
         """Return a calendar, or None. The calendar may be a deleted one."""
 
     def write(self, name: str, seen: int, content: str | None) -> bool:
-        """Store version `seen` + 1. Return False if the stored version is no longer `seen` (0: no version)."""
+        """Store `content` as version `seen` + 1. None deletes the calendar.
+
+        Return False, and change nothing, if the stored version is no longer `seen` (0: no version).
+        """

@@ -33,7 +33,7 @@ class TypeCounts:
     """The rows of one type: how many are `waiting`, how many are `due`, and how many are `running`.
 
     A row is due if it waits and its time has come, or if its lease has ended. `oldest`: how many seconds the first due
-    row has been due, None without one.
+    row has been due; None if no row is due.
     """
 
     type: str
@@ -61,7 +61,7 @@ class UserCounts:
 
     @property
     def weight(self) -> float:
-        """The precedence of the user's next task; 0 if `max_running` tasks are running already."""
+        """The precedence of the user's next task, 0 if `max_running` tasks are running. The greatest comes first."""
         if self.max_running is None:
             return 1 / (self.running + 1)
         return self.max_running / (self.running + 1) if self.running < self.max_running else 0.0
@@ -97,7 +97,7 @@ class TableCounts(Protocol):
         """Return the number of rows in each state, each counted up to `most`.
 
         The states of schedules are `total`, `due`, `running`, `failing` (not paused), `paused` and `ended`. The states
-        of tasks are `waiting`, `due` (waiting, or their lease has ended), `running`, `finished`, `failed` and
+        of tasks are `waiting`, `due` (it is their time, or their lease has ended), `running`, `finished`, `failed` and
         `cancelled`. A state that the store cannot count is missing. If a store has to look at each row of a state, it
         counts up to a tenth of `most`; finished tasks up to 1,000.
         """
@@ -128,5 +128,5 @@ class TaskCounts(TableCounts, Protocol):
     def users(self, limit: int, most: int) -> DueUsers:
         """Return up to `limit` users with due tasks. The user whose first task has been due longest comes first.
 
-        Looks at up to `most` due tasks of each priority. Raises NotSupportedError on `rdb_compat`.
+        The query looks at up to `most` due tasks of each priority. Raises NotSupportedError on `rdb_compat`.
         """

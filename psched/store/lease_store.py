@@ -153,7 +153,7 @@ class LeaseStore(ABC):
         """Create the tables and indexes, and upgrade those of earlier layouts while workers continue. Idempotent.
 
         May be killed and called again, and may be called by several processes at the same time. Raises ConfigError for
-        tables of a version that it cannot upgrade.
+        tables of a version that this version of psched cannot upgrade.
         """
 
     @abstractmethod
@@ -161,7 +161,7 @@ class LeaseStore(ABC):
         """Raise ConfigError if a table is missing or was created by another version. The error names `psched init`."""
 
     def pending_statements(self) -> list[str]:
-        """Return the statements by which `create_tables` would change existing tables; none if they are up to date.
+        """Return the statements by which `create_tables` would change existing tables; [] if they are up to date.
 
         Raises ConfigError like `check_tables`, but not for tables that can be upgraded.
         """
@@ -170,7 +170,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def prepare(self, types: Collection[str] | None = None) -> None:
-        """Prepare work that would delay the first acquire (of `types`) and the first settlement. Changes no data."""
+        """Do in advance what would delay the first acquire (of `types`) and the first settlement. Changes no data."""
 
     @abstractmethod
     def diagnose(self, writing: bool = True) -> Iterator[Finding]:
@@ -202,15 +202,16 @@ class LeaseStore(ABC):
         """Lease up to `limit` due rows for `alive_time` seconds, earliest first.
 
         Return the rows that this call has leased. Rows whose lease has ended are due again. The leases are committed
-        when this returns, and last at least `alive_time` from the start of this call. If the answer was lost, they end
-        with the holder's next acquire; in `rdb_compat`, which does not record holders, they expire.
+        when this returns, and last at least `alive_time` from the start of this call. If the answer was lost, the
+        leases end with the holder's next acquire; in `rdb_compat`, which does not record holders, they expire.
 
         - `types`: only acquire rows of these types. Raises NotSupportedError unless the store `keeps_types`.
         - `accepts`: returns whether a row of a type may be acquired. Only a store without `keeps_types` calls it.
         - `ahead`: the runs begin later, and `extend` records that they have begun. A lease that expires before
           that is not an attempt.
 
-        Nothing is written to other rows. Rows of other types do not delay these, even if they have been due longer.
+        Nothing is written to other rows. Rows of other types do not delay rows of `types`, even if they have been due
+        longer.
 
         An acquire counts as an attempt of the row. With `ahead`, the claim has `records_begin` if the row's last lease
         expired.
@@ -226,7 +227,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return the seconds until a row is due by the database's clock: 0.0 if one is due now, None without a row.
+        """Return the seconds until a row is due by the database's clock: 0.0 if a row is due now, None without rows.
 
         The end of a lease counts, too: the row is due then, unless it is settled before. `types` and `accepts` are as
         for `acquire`. A due row may not be acquirable: another worker may be faster, or its user may be at the limit
@@ -283,7 +284,7 @@ class LeaseStore(ABC):
 
         Raises like `release`.
 
-        `version`: the version of the definition that makes the row wait. If the row has another version by then, it is
+        `version`: the version of the definition that makes the row wait. If the row already has another version, it is
         due now (not on `rdb_compat`, which keeps no versions).
         """
         only(self.retry_many([Retry(lease, wait, error, version, counted)], until))
@@ -294,7 +295,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def held_claims(self, holder: str) -> dict[str, int]:
-        """Return the keys of the rows that `holder` leases, with `Lease.claim`; none if the store knows no holders."""
+        """Return `Lease.claim` for the key of each row that `holder` leases; {} if the store knows no holders."""
 
     @abstractmethod
     def give_back(
@@ -307,7 +308,8 @@ class LeaseStore(ABC):
     ) -> int:
         """Release all rows that a dead `holder` still leases, or only the leases in `claims`. Return their number.
 
-        `claims`: keys with `Lease.claim`, because a process with the same holder may have acquired the key again.
+        `claims`: `Lease.claim` by key. It tells these leases from later ones, if a process with the same holder has
+        acquired a key again.
 
         Rows in `suspects` (the keys that were running) get `error` as their last error. They are due after 1 s, doubled
         with each further crash, up to `longest_wait` seconds. All other rows are due as before the lease, and the

@@ -278,7 +278,7 @@ class Ledger(Protocol):
         """
 
     def rows_before(self, time: int, wanted: Collection[Definition]) -> Mapping[Definition, LedgerRow]:
-        """Return the last entry of each definition with a first occurrence before `time`.
+        """Return, for each definition, the last of its entries whose first occurrence is before `time`.
 
         Definitions without such an entry are left out. One statement reads a few dozen definitions.
         """

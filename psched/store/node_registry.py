@@ -16,7 +16,10 @@ FORGOTTEN = 86_400.0
 
 
 class NodeRun(NamedTuple):
-    """One task in progress. `since`: by the database's clock in a `Node`, by boottime for `encode_processes`."""
+    """One task in progress.
+
+    `since`: when it began: unix seconds by the database's clock in a `Node`, boottime seconds for `encode_processes`.
+    """
 
     section: str
     key: str
@@ -82,7 +85,7 @@ class Nodes(Protocol):
     """The nodes that work on one table. Safe to use from several threads."""
 
     def announce(self, announcement: Announcement) -> None:
-        """Record the announcement of a living node. This is one statement, except for the first call."""
+        """Record the announcement of a living node. After the first call, this is one statement."""
 
     def withdraw(self, name: str) -> None:
         """Remove a node that is stopping."""
@@ -137,7 +140,7 @@ def read_node(row: Mapping[Any, Any]) -> Node | None:
 
 
 def read_nodes(rows: Iterable[Mapping[Any, Any]]) -> list[Node]:
-    """Return those stored nodes that can be read, by name."""
+    """Return the stored nodes that can be read, sorted by name."""
     return sorted((node for node in map(read_node, rows) if node is not None), key=lambda node: node.name)
 
 

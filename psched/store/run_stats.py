@@ -128,7 +128,7 @@ class RunStats(Protocol):
         """Return the sums of all nodes, ordered by type and outcome.
 
         With `by_time`, they are ordered by span and outcome; spans without runs are left out. Without `durations`, the
-        numbers about how long runs took may be 0. This is faster.
+        query is faster, but the numbers about how long runs took may be 0.
         """
 
     def purge(self, retention: float, limit: int) -> bool:

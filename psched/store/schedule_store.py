@@ -34,8 +34,9 @@ class UnreadRow(NamedTuple):
 class RowChange(NamedTuple):
     """One change of a schedule by `ScheduleStore.apply`.
 
-    - `seen`: the row before the change, None for a new schedule. An `UnreadRow` needs `redefine` or no `wanted`.
-    - `wanted`: the row after it, None to delete the schedule.
+    - `seen`: the row before the change, None for a new schedule. An `UnreadRow` needs `redefine`, or a `wanted` of
+      None.
+    - `wanted`: the row after the change, None to delete the schedule.
     - `redefine`: computes the row after the change from the row at the time of the write (the second argument, in unix
       seconds), so workers may run the schedule between the read of `seen` and the write. Then only the data of `wanted`
       is used. A pure function, which changes only the definition, and the times of a row that is not leased. It may be
@@ -58,7 +59,7 @@ class ScheduleStore(LeaseStore):
     """Rows that recur: `add` creates a row, and `advance` moves it to its next occurrence."""
 
     ledger: Ledger | None = None
-    """The ledger of their runs; None if the store keeps none."""
+    """The ledger of the runs; None if the store keeps none."""
     keeps_policies = True
     """Whether the store supports policies and pauses, which need a ledger, and extra runs."""
     calendars: Calendars | None = None
@@ -134,8 +135,9 @@ class ScheduleStore(LeaseStore):
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules with a failed attempt whose occurrence was due `age` seconds ago or earlier.
 
-        The oldest come first. Such a schedule may be running again. Paused schedules and rows of backfills are left
-        out. If the store does not count attempts (`rdb_compat`), the result is empty. `data` is as for `long_due`.
+        The schedule with the oldest occurrence comes first. Such a schedule may be running again. Paused schedules and
+        rows of backfills are left out. If the store does not count attempts (`rdb_compat`), the result is empty. `data`
+        is as for `long_due`.
         """
 
     @abstractmethod
@@ -188,7 +190,7 @@ class ScheduleStore(LeaseStore):
 
     @abstractmethod
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Settle each occurrence like `advance`. Return its results or errors."""
+        """Settle each occurrence like `advance`. Return the result or the error of each."""
 
     @abstractmethod
     def park(self, lease: Lease, due: float, until: float) -> None:

@@ -25,11 +25,11 @@ NO_TRANSACTION = (
 )
 NO_RESULTS = "rdb_compat keeps neither results nor progress; use `type: rdb`"
 _LONG_DUE = 1000
-"""How many tasks a store without an index of due times reads to find those that are due longest."""
+"""How many tasks a store without an index of due times reads to find those that have been due longest."""
 
 
 class TaskStore(LeaseStore):
-    """Rows that run once: `submit` creates a row, and `retire` ends it. Its key is kept for a while afterwards."""
+    """Rows that run once: `submit` creates a row, and `retire` ends it. The key is kept until the retention is over."""
 
     keeps_headers = True
     """Whether the store keeps headers. If not, tasks with headers are refused."""
@@ -54,7 +54,7 @@ class TaskStore(LeaseStore):
         """
 
     async def submit_async(self, tasks: Sequence[NewTask], connection: Any) -> list[str]:
-        """Like `submit`, for a connection with awaitable statements, such as an AsyncSession."""
+        """Create tasks like `submit`, for a connection with awaitable statements, such as an AsyncSession."""
         raise NotSupportedError(NO_TRANSACTION)
 
     def submit_sql(self, task: NewTask, paramstyle: str | None = None) -> tuple[str, Any]:
@@ -86,9 +86,9 @@ class TaskStore(LeaseStore):
     ) -> None:
         """End the claimed run for good with `status` (finished, failed or cancelled), and store `error`, if any.
 
-        The row keeps the attempts of `claim.row`. The same statement stores the result and progress in `claim.result`.
-        The key is kept for `retention` seconds, or for ever if None. Raises PreemptedError and NotFoundError. Raises
-        IdempotentAlreadyFinishedError if an earlier call under this lease has settled the run.
+        The row keeps the attempts of `claim.row`. The same statement stores the result and progress that `claim.result`
+        holds. The key is kept for `retention` seconds, or for ever if `retention` is None. Raises PreemptedError and
+        NotFoundError. Raises IdempotentAlreadyFinishedError if an earlier call under this lease has settled the run.
         """
         only(self.retire_many([claim], status, retention, until, error))
 
@@ -157,7 +157,7 @@ class TaskStore(LeaseStore):
 
 
 def check_wanted(row: TaskRow, wanted: TaskFilter, status_too: bool = True) -> None:
-    """Raise ScheduleError unless a task has the type and user of `wanted`, and its status.
+    """Raise ScheduleError unless a task has the type, user and status of `wanted`.
 
     A store that compares the status while it writes passes False as `status_too`.
     """
@@ -167,5 +167,5 @@ def check_wanted(row: TaskRow, wanted: TaskFilter, status_too: bool = True) -> N
 
 
 def not_wanted(key: str) -> ScheduleError:
-    """Return the error of a task that has changed since it was selected."""
+    """Return the error for a task that has changed since it was selected."""
     return ScheduleError(f"{key!r} has changed since it was selected; nothing was changed")

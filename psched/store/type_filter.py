@@ -18,7 +18,7 @@ _MATCHES_ANYTHING = frozenset(["", ".*", "^.*", ".*$"])
 
 _WILDCARDS = frozenset("*?[")
 _LONGEST_LIST = 300
-"""The maximum number of characters of the routed types that a warning repeats."""
+"""The maximum number of characters of the list of routed types in a warning."""
 
 
 def matches(pattern: Pattern, type: str) -> bool:
@@ -81,7 +81,7 @@ class TypeFilter:
     def idle_globs(self) -> tuple[str, ...]:
         """The globs of `served` that certainly match no routed type.
 
-        A regular expression may always match a glob with wildcards.
+        A glob with wildcards is never among them if a route is a regular expression.
         """
         return tuple(glob for glob in self.served if not self._may_match(glob))
 

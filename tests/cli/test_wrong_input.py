@@ -55,7 +55,7 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
         (("history", "\udcff"), "key contains a character that cannot be stored, U+DCFF"),
         (
             ("add", "k", "t", "* * * * * *", "{}", "-d", "-3600"),
-            "makes 3600 occurrences of cron '* * * * * *' due at once, before their times; expected at most 1000",
+            "makes 3600 occurrences of cron '* * * * * *' due together, before their times; expected at most 1000",
         ),
         (("add", "k", "t", "@daily", "\x1b[2J"), "at character 1 (\\x1b[2J)"),
         (("apply", "\x1b[2J.yml"), "\\x1b[2J.yml: No such file or directory; name a readable file"),
