@@ -1,4 +1,4 @@
-"""The threads that send alerts and events to other programs. Each node needs them once."""
+"""The threads that send alerts and events to other programs. These threads run in one process of each node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psched.execution.event_delivery import EventThread, open_event_threads
 from psched.execution.open_sections import OpenSection
 
 STOPPING = 3.0
-"""How many seconds a stop waits until a hook has ended and a request was answered."""
+"""The maximum number of seconds that a stop waits for a running hook to end and for an answer to a sent request."""
 
 
 class AlertAndEventThreads:

@@ -30,20 +30,20 @@ from psched.time_text import local_time
 log = logging.getLogger(__name__)
 
 _GRACE = 2.0
-"""Seconds between SIGTERM and SIGKILL for a hook that exceeds its time, or that is running at a stop."""
+"""Seconds between SIGTERM and SIGKILL for a hook that exceeds its timeout, or that is running at a stop."""
 
 _AT_ONCE = 100
 """The maximum number of overdue occurrences that one check handles. Those that are overdue longest come first."""
 _CLAIM = 60.0
-"""How many seconds one node claims an alert, in addition to the timeout of its hook.
+"""A node claims an alert for the timeout of the hook plus this many seconds. Until then no other node runs the hook.
 
-If the hook has not succeeded by then, any node may run it again.
+If the hook has not succeeded by then, any node may run the hook again.
 """
 _PAUSES = (60.0, 900.0)
-"""Seconds for which a node runs no hook of this kind after its hook failed: the first value, doubled with each failure
-up to the last value."""
+"""How many seconds an `AlertThread` runs no hook after a hook has failed: the first value after the first failure. Each
+further failure in a row doubles the pause, up to the last value."""
 _REMEMBERED = 1000
-"""How many recent alerts of this node are remembered."""
+"""The maximum number of recent events that an `AlertThread` remembers."""
 _KEPT = 7 * 86400.0
 """Seconds after which a failure is dropped if no hook has accepted it."""
 
@@ -58,8 +58,8 @@ class AlertThread(threading.Thread):
         self._hook = hook
         self._outbox = outbox
         self._put: deque[object] = deque(maxlen=_REMEMBERED)
-        """The events that this node put into the outbox recently. If a hook fails and runs again, the event is not put
-        again."""
+        """The events that this node put into the outbox recently. If a hook fails and runs again, its event is not
+        put into the outbox again."""
         self._interval = interval
         self._closing = threading.Event()
         self._pause, self._paused_until = _PAUSES[0], 0.0
@@ -90,7 +90,7 @@ class AlertThread(threading.Thread):
 
     @property
     def may_run(self) -> bool:
-        """Whether a hook may run: this node is not stopping, and no hook has just failed here."""
+        """Whether a hook may run: this node is not stopping, and the pause after the last failed hook is over."""
         return not self._closing.is_set() and monotonic() >= self._paused_until
 
     def report(self, key: str, time: int, facts: Mapping[str, object], hook: Hook | None = None) -> bool:
@@ -141,7 +141,7 @@ class AlertThread(threading.Thread):
 
 
 def _seconds_of(hook: Hook) -> float:
-    """Return for how many seconds this node claims an alert for this hook."""
+    """Return how many seconds this node claims an alert that has this hook."""
     return _CLAIM + 3 * hook.timeout if hook.url else _CLAIM + hook.timeout
 
 
@@ -150,7 +150,7 @@ _NAMES = {"late": "on_late", "failed": "on_failure", "recovered": "on_recovered"
 
 
 class OverdueAlerter(AlertThread):
-    """Logs overdue schedules, and reports them to the hook and to the outbox, if there are any."""
+    """Logs overdue schedules. Reports them to the hook and to the outbox, as far as these exist."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class FailureReporter(AlertThread):
         self._troubles = troubles
 
     def check(self) -> bool:
-        """Report one failure. Return False if there is none to report now, or if its hook failed."""
+        """Report one failure. Return False if there is no failure to report now, or if the hook failed."""
         failure = self._failures.claim(self._claim_seconds) if self.may_run else None
         if failure is None:
             return False
@@ -246,7 +246,7 @@ class FailureReporter(AlertThread):
 
 
 class RecoveryReporter(AlertThread):
-    """Reports schedules that were late or failed and have run successfully since, each once."""
+    """Reports each recovery once: a schedule that was late, or that had failed, has run successfully since."""
 
     def __init__(
         self, store: ScheduleStore, hook: Hook, interval: float, holder: str, outbox: EventOutbox | None = None
@@ -285,7 +285,7 @@ class RecoveryReporter(AlertThread):
             self._troubles.remove(trouble)
 
     def _good_run_after(self, trouble: Watermark) -> LedgerRow | None:
-        """Return the first successful run of the late or failed occurrence, or of a later one.
+        """Return the first successful run of the late or failed occurrence, or of a later occurrence.
 
         For a failed occurrence, an extra run counts, too. A late occurrence stays late until it is settled itself.
         """

@@ -16,7 +16,8 @@ TOO_LONG = 0.5
 """Seconds. If a task would wait longer than this for the tasks before it, it is released."""
 _LARGEST = 500
 _FIRST = 32
-"""The largest batch after a pause, so that all children share rows which become due together."""
+"""The maximum number of rows in the first batch after a pause, so that all children share rows which become due
+together."""
 _GROWTH = 4
 """The largest growth: a batch is at most this many times as large as the batch before."""
 _SLOW = 0.005
@@ -29,7 +30,7 @@ MOST_TYPES = 1000
 
 
 class BatchSizer:
-    """Always acquires the same number of rows. Averages the recent durations of the runs of each type."""
+    """Chooses the same number of rows for each poll. Averages the recent durations of the runs of each type."""
 
     def __init__(self, number: int) -> None:
         self._size = number
@@ -59,7 +60,7 @@ class BatchSizer:
 
 
 class AdaptiveBatchSizer(BatchSizer):
-    """`task_prefetch: auto`: acquires one task at a time while handlers are slow or unknown, else large batches.
+    """Chooses batch sizes for `task_prefetch: auto`: one task while handlers are slow or unknown, else many tasks.
 
     The batch size grows from batch to batch. After a slow run or a pause the next batch is small. Before a batch
     begins, the tasks that would wait behind a slow type are released. A new type is expected to take as long as the
@@ -141,7 +142,8 @@ def batch_sizer_for(setting: int | str) -> BatchSizer:
 _SHARE = 0.025
 """A transaction should take at most this share of the time of the runs that it settles."""
 _MOST = 1.0
-"""The maximum number of seconds of runs per transaction. These runs repeat if the worker is killed before."""
+"""The maximum number of seconds of runs per transaction. If the worker is killed before the transaction,
+these runs repeat."""
 
 
 class BatchBudget:

@@ -44,18 +44,19 @@ _PAGE = 100
 """How many events are sent before they are deleted from the outbox, or before the watermark is moved past them."""
 _TRIM_INTERVAL = 60.0
 _TRIMMED = 500
-"""How many old events one statement deletes."""
+"""The maximum number of old events that one statement deletes."""
 _KEPT = 7 * 86400.0
 """Seconds after which an event of the outbox is dropped if no receiver has accepted it."""
 _CLAIM = 60.0
 """Seconds after which another node may send, if the sending node does not renew its claim."""
 _RENEWED = 20.0
-"""After this many seconds of sending, the claim is renewed."""
+"""After this many seconds of sending, the sending node renews its claim."""
 _LONGEST_PAUSE = 60.0
 _REFUSED = 600.0
 """Seconds for which an event is sent again although the receiver refuses it.
 
-A receiver with a wrong configuration refuses every event. Because of this time, few of them are lost.
+A receiver with a wrong configuration refuses every event. As each of these events is passed over only after this time,
+few events are lost before somebody corrects the configuration.
 """
 
 Send = Callable[[str, dict[str, object]], None]
@@ -66,7 +67,7 @@ Raises InterruptedError if this node must stop sending, and the errors of the re
 
 
 class EventThread(threading.Thread):
-    """The sender of one node for one table. Only one node sends at a time."""
+    """Sends the events of one table. Only one node sends the events of a table at a time."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class EventThread(threading.Thread):
             self._marks.raise_to("events", self._sender.name, self._store.now())
 
     def _set_back(self, mark: Watermark, now: float) -> Watermark:
-        """Lower the watermark, because the database's clock was set back: runs that end now have earlier times.
+        """Lower the watermark, because the database's clock was set back: runs that end now have times before it.
 
         Runs with times after the new watermark are sent again, unless this node remembers them.
         """
@@ -209,7 +210,7 @@ class LedgerEvents:
             yield self._sent_until(now - OVERLAP)
 
     def _sent_until(self, position: float) -> float:
-        """Forget which earlier entries were sent, as they are not read again. Return `position`."""
+        """Forget the sent entries from before `position`, as they are not read again. Return `position`."""
         self._sent = {id_: ended for id_, ended in self._sent.items() if ended >= position - 1}
         return position
 
@@ -249,7 +250,7 @@ class OutboxEvents:
         return len(pending) == _PAGE
 
     def _message(self, pending: PendingEvent) -> tuple[str, dict[str, object]] | None:
-        """Return the id and the event to send. None if it was written under an earlier configuration, or is damaged."""
+        """Return the id and the event to send; None if its kind is no longer configured, or if the event is damaged."""
         try:
             return outbox_event(pending, self._table) if pending.facts["event"] in self._kinds else None
         except (KeyError, TypeError):

@@ -56,7 +56,7 @@ class StreamSender:
 _MOST_BYTES = 7999
 """The maximum number of bytes (ASCII) of a PostgreSQL notification."""
 _KEPT = ("id", "event", "table", "key", "scheduled_time", "fence", "outcome", "left_out")
-"""Members that are never left out. Together they have at most some 4,000 bytes."""
+"""The members of an event that `notification` never leaves out. Together they have at most some 4,000 bytes."""
 
 
 class ChannelSender:
@@ -72,7 +72,10 @@ class ChannelSender:
 
 
 def notification(event: dict[str, object]) -> str:
-    """Return the event as JSON that fits. If necessary, the longest members are left out and listed in `left_out`."""
+    """Return the event as JSON of at most `_MOST_BYTES`.
+
+    If necessary, the longest members are left out and listed in `left_out`.
+    """
     text = json.dumps(event)
     while len(text) > _MOST_BYTES:
         longest = max(event.keys() - set(_KEPT), key=lambda name: len(json.dumps(event[name])))

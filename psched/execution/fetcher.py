@@ -1,8 +1,8 @@
 """Acquires rows for all handler children of a master, and sends each row to a child that is free to run it.
 
 The fetcher and the handler children share one holder of leases. The child that gets a row runs it, renews its lease and
-settles it by its own connection. Running tasks therefore do not depend on the fetcher, which can be replaced at any
-time.
+settles it over a database connection of the child. Running tasks therefore do not depend on the fetcher, which can be
+replaced at any time.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ log = logging.getLogger(__name__)
 _MOMENT = 0.02
 """How many seconds of work a child gets at a time."""
 _AHEAD = 0.04
-"""How many seconds of work are acquired ahead for each child, so that rows wait for the children that are busy."""
+"""How many seconds of work are acquired ahead for each child, so that a busy child finds rows when it becomes free."""
 _LARGEST = 500
 _SOON = 0.01
-"""If a run ends within this many seconds, its child gets the next row ahead. So no message delays its next run: the
-median pause between two runs of a busy child is 0.4 instead of 1.2 ms (29 November 2026).
+"""If a run is expected to end within this many seconds, its child gets the next row ahead. So the next run does not
+wait for a message: the median pause between two runs of a busy child is 0.4 instead of 1.2 ms (29 November 2026).
 """
 _DEVIATIONS = 4
 """A run is expected to end within the average duration of its type plus this many average deviations."""
 _PATIENCE = 0.25
-"""If a row waits this many seconds for a free child, the rows that wait are released, because a worker of another host
+"""If a row waits this many seconds for a free child, all waiting rows are released, because a worker of another host
 may be idle."""
 _UNKNOWN = 0.2
 """How many seconds a run of an unknown type is expected to take."""
@@ -56,8 +56,8 @@ _LONGEST_COUNTED = 1.0
 _RETRY = 0.25
 """Seconds between two attempts to release the leases of dead children."""
 _SECOND_SWEEP = 5.0
-"""Seconds after which leases that no process knows are released a second time, because a statement of the dead fetcher
-may have been in progress."""
+"""Seconds from the first to the second release of leases that no process knows. The second release is needed because a
+statement of the dead fetcher may still have been in progress at the first."""
 _UNSENT = 0.005
 """Seconds between two attempts to send messages to a full socket."""
 _LONGEST_PAUSE = 60.0
@@ -86,7 +86,7 @@ class ConnectedChild:
     began_at: float = -math.inf
     """When the last run began, as far as the fetcher knows, in monotonic seconds."""
     longest: float = math.inf
-    """How many seconds the run of the row that was sent last is expected to take at most."""
+    """The longest expected duration, in seconds, of the run of the row that was sent last."""
     has_reported: bool = False
     """Whether the child has sent its "hello", which replaces `rows` and `runs`."""
     pid: int = 0
@@ -96,7 +96,7 @@ class ConnectedChild:
     def forget(self, section: str, key: str, claim: int) -> bool:
         """Remove a row.
 
-        Return False if the child does not have it: a sweep has released the row, or will release it.
+        Return False if the child does not have the row: `Fetcher._sweep` has released the row, or will release it.
         """
         rows = self.rows[section]
         is_here = rows.get(key) == claim
@@ -110,13 +110,13 @@ class ConnectedChild:
 
     @property
     def ends_by(self) -> float:
-        """When its only run is expected to have ended, in monotonic seconds. Infinite if that is unknown."""
+        """When the child's only run is expected to have ended, in monotonic seconds. Infinite if that is unknown."""
         is_one = self.connection.is_open and self.has_reported and self.runs == 1
         return self.began_at + self.longest if is_one else math.inf
 
 
 class FetchLimit(BatchSizer):
-    """A batch sizer whose limit the fetcher sets. It averages the durations of each type and their deviations."""
+    """A batch sizer whose limit the fetcher sets. For each type, it averages durations of runs and their deviations."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -135,7 +135,7 @@ class FetchLimit(BatchSizer):
             del self._deviations[next(iter(self._deviations))]
 
     def longest(self, type: str) -> float:
-        """Return how many seconds a run of this type takes at most, as far as can be expected; else infinity."""
+        """Return how many seconds a run of this type is expected to take at most; infinity if that is unknown."""
         known, deviation = self.expected(type), self._deviations.get(type)
         return math.inf if known is None or deviation is None else known + _DEVIATIONS * deviation
 
@@ -174,9 +174,9 @@ class Fetcher:
         clock: Clock = monotonic,
         count: Callable[[str, Counted, float], None] = lambda section, counted, offset: None,
     ) -> None:
-        """`dead`: children whose leases must be released. `recovered`: called after that.
+        """`dead`: children whose leases must be released. `recovered`: called after the release.
 
-        `siblings`: living handler children, which may have rows of an earlier fetcher. `name`: of this fetching child.
+        `siblings`: living handler children, which may have rows of an earlier fetcher. `name`: the name of this child.
         `count`: called with the statistics of runs that a child reports.
         """
         self._name = name
@@ -274,7 +274,7 @@ class Fetcher:
                     for holder, running, error, name_of_dead, claims, *rest in dead
                 ]
                 self._unheard -= {name, *(each.child for each in reported)}
-                if self._name in siblings:  # this child was forked later: since then, the others have ended
+                if self._name in siblings:  # forked after this fetcher, when children not in `siblings` had ended
                     self._unheard &= set(siblings)
                 child.rows.clear()
                 child.rows.update({section: dict(claims) for section, claims in held.items()})
@@ -289,7 +289,7 @@ class Fetcher:
                 raise ValueError(f"not a message of a handler child: {message!r:.100}")
 
     def _return(self, child: ConnectedChild, section: str, encoded: Encoded, deadlines: Sequence[float]) -> None:
-        """Let other children run rows of `child`, before all other rows."""
+        """Let other children run rows of `child`, before all other waiting rows."""
         now, claims, child.longest = self._clock(), decode_claims(encoded), math.inf
         for claim, deadline in zip(reversed(claims), reversed(deadlines), strict=True):
             if child.forget(section, claim.row.key, claim.lease.claim):
@@ -308,7 +308,7 @@ class Fetcher:
         if now < self._recover_at:
             return
         try:
-            # fetchers last: a sweep would release the runs of the others as if they had not killed their workers
+            # fetchers last: a sweep would also release runs that killed a handler child, but without error and wait
             for dead, reporter in sorted(self._dead, key=lambda entry: entry[0].is_fetcher):
                 if not self._give_back(dead):
                     continue
@@ -344,9 +344,9 @@ class Fetcher:
         return any(child.connection.is_open and not child.has_reported for child in self._children.values())
 
     def _sweep(self, dead: DeadChild) -> None:
-        """Release the leases of our holder that neither a child nor this fetcher knows.
+        """Release leases of our holder: those that neither a handler child nor this fetcher knows.
 
-        They belonged to an earlier fetcher.
+        An earlier fetcher acquired them.
         """
         known = {
             (section, *row)
@@ -411,7 +411,7 @@ class Fetcher:
                 self._send(child, section, rows)
 
     def _send_ahead(self) -> None:
-        """Send the next rows to the children whose runs are expected to end soon, in the order of these ends."""
+        """Send the next rows to the children whose runs are expected to end soon, the earliest end first."""
         now = self._clock()
         soon = [child for child in self._children.values() if now <= child.ends_by < now + _SOON]
         for child in sorted(soon, key=attrgetter("ends_by")):

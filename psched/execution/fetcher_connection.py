@@ -93,7 +93,7 @@ class FetcherConnection:
         return self._connection is not None and self._connection.is_open
 
     def wait_for_tasks(self, stopping: StopEvent) -> None:
-        """Wait until the fetching child has sent something, or `stopping` is set. Needs no poller yet.
+        """Wait until the fetching child has sent something, or `stopping` is set. Callable before pollers exist.
 
         If the fetching child ends, connect to the next one.
         """
@@ -115,7 +115,7 @@ class FetcherConnection:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the socket was full. `receive` and `renew` send the rest."""
+        """Whether messages did not fit into the socket. `receive` and `renew` send the rest."""
         return self._connection is not None and self._connection.has_unsent
 
     def pause(self) -> float:
@@ -147,13 +147,19 @@ class FetcherConnection:
                 self._connect()
 
     def report_ended(self, section: str, ended: int, durations: Mapping[str, Sequence[float]]) -> None:
-        """Report how many runs have ended. For each type, report how many runs began and their total seconds."""
+        """Report how many runs have ended.
+
+        `durations`: for each type, how many runs have begun and ended, and their total seconds.
+        """
         with self._sending:
             self._runs -= ended
             self._send("ended", section, ended, durations)
 
     def report_running(self, running: Sequence[NodeRun]) -> bool:
-        """Report the runs in progress if they have changed. Return False if the last report was sent a moment ago."""
+        """Report the runs in progress if they have changed.
+
+        Return False, without a report, if the last report is less than `_RUNNING` seconds old.
+        """
         with self._sending:
             if running == self._running:
                 return True
@@ -191,7 +197,8 @@ class FetcherConnection:
     def close(self) -> None:
         """Close the connection, once. Received messages are handled first.
 
-        A new fetching child waits for the report of each sibling, even of a sibling that is exiting.
+        Without a connection, connect first: a new fetching child waits for a report of each sibling, even of a sibling
+        that is exiting.
         """
         with self._receiving:
             if self._is_closed:
@@ -275,7 +282,7 @@ class FetchedTaskPoller(Poller):
         self._arrived: list[Task] = []
         """Received tasks that `poll` has not returned."""
         self._late = 0
-        """How many of them, from the first, had arrived before the last `settle`."""
+        """How many tasks at the start of `_arrived` had arrived before the last `settle`."""
         self._arrivals = threading.Lock()
         """Guards `_arrived` and `_late`."""
         self._held: dict[Task, None] = {}
@@ -288,7 +295,7 @@ class FetchedTaskPoller(Poller):
         connection.add(self)
 
     def take(self, claims: Sequence[Claim], deadline: float) -> None:
-        """Take rows whose leases last at least until `deadline` (boottime)."""
+        """Take rows whose leases last at least until `deadline` (boottime seconds)."""
         tasks = self.source.adopt_many(claims, deadline, started=False)
         self._held.update(dict.fromkeys(tasks))
         with self._arrivals:
@@ -331,9 +338,9 @@ class FetchedTaskPoller(Poller):
             self._reported_at, self._ended, self._durations = now, 0, {}
 
     def give_up(self, tasks: Sequence[Task], now: float) -> None:
-        """Return tasks to the fetching child, which has an idle sibling for them.
+        """Return tasks to the fetching child, so that an idle sibling runs them.
 
-        Without a fetching child, release their leases.
+        Without a fetching child, release the leases of the tasks.
         """
         if not self._connection.is_open:
             give_up_leases(tasks, now)
@@ -342,20 +349,20 @@ class FetchedTaskPoller(Poller):
         with locked(tasks) as free:
             for task in free:
                 if task.in_flight and not task.started:
-                    self._held.pop(task, None)  # before `in_flight` is False, or `settle` would report it
+                    self._held.pop(task, None)  # first, or `settle` would report the task as settled
                     task.in_flight, task.outcome = False, "released"
                     returned.append(task)
         if not returned:
             return
         claims, deadlines = [task.claim for task in returned], [task.deadline for task in returned]
-        if not self._connection.send("returned", self.name, encode_claims(claims), deadlines):  # it has just exited
+        if not self._connection.send("returned", self.name, encode_claims(claims), deadlines):  # the receiver is gone
             self.source.release(claims, min(deadlines))
 
     def settle_before(self, now: float, type: str) -> None:
-        """Do nothing. Another thread settles runs, so that the handler thread does not wait for the database."""
+        """Do nothing. The settlement thread settles runs, so that the handler thread does not wait for the database."""
 
     def settle_idle(self) -> None:
-        """Let the other thread settle soon, because no run is in progress here."""
+        """Let the settlement thread settle soon, because no run is in progress in this child."""
         self._idle_since = min(self._idle_since, self._clock())
 
     def settle(self) -> bool:

@@ -73,7 +73,9 @@ class ForcedExit:
     def _release(self, left: Sequence[int]) -> None:
         """Release the leases that no other process will release.
 
-        If no lease is left, tell the master, which then starts no lease recovery. `left`: processes to be logged.
+        If no lease is left, tell the master, which then starts no lease recovery.
+
+        `left`: the pids that `kill_descendants` returned.
         """
         for pid in left:
             log.warning(KEEPS_RUNNING, pid)
@@ -86,7 +88,7 @@ class ForcedExit:
             for task in source.held
             if task not in running and not self._is_left(source)
         ]
-        parked_in_run = self._parked and bool(running)  # outside of a run it may be acquiring rows
+        parked_in_run = self._parked and bool(running)  # outside of a run, the main thread may be acquiring rows
         if parked_in_run and all(given) and all(task.settled for task in running):
             self._send(pipes.EMPTY)
 
@@ -101,13 +103,13 @@ class ForcedExit:
     def _conclude(self, cell: int) -> None:
         """Settle the run of handler thread `cell`.
 
-        If another process releases its lease, only clear its cell, so that the run does not count as a failed attempt.
+        If another process releases the lease, only clear the cell, so that the run does not count as a failed attempt.
         But a run that was stopped by its timeout or a cancel request is always settled here.
         """
         run = self._runs.at(cell)
         if run is None:
             return
-        is_over = isinstance(run.task.stop_reason, TimeoutError | CancelRequestedError)  # must not be due at once
+        is_over = isinstance(run.task.stop_reason, TimeoutError | CancelRequestedError)  # not due immediately
         if self._is_left(run.poller.source) and not is_over:
             self._runs.running_table.idle(cell)
         else:

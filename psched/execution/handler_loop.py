@@ -60,7 +60,7 @@ class HandlerLoop:
         self._pid = os.getpid()
 
     def run(self) -> None:
-        """Work until stopped. Return when the running task is done."""
+        """Poll and run tasks until stopped. Then return as soon as the running task has ended."""
         try:
             while not self._stopping.is_set():
                 is_idle = True
@@ -75,7 +75,7 @@ class HandlerLoop:
         finally:
             for poller in self._pollers:
                 poller.settlement_buffer.flush()
-            all(give_back(task) for task in self._waiting)  # stops at the first failure: the others would fail, too
+            all(give_back(task) for task in self._waiting)  # ends at the first failure: the others would fail, too
             for poller in self._pollers:
                 poller.close()
                 self._runs.close(self._cell, poller.application.close)
@@ -163,7 +163,7 @@ class HandlerLoop:
         if not task.may_begin or not task.begin(poller.margin):
             if not task.lease_lost:
                 give_back(task)
-            task.forget()  # or its lease would be renewed as long as this process lives
+            task.forget()  # else its lease would be renewed as long as this process lives
             return self._clock()
         emit("run_start", section=poller.name, task=task)
         run = ActiveRun(task, poller)
@@ -215,7 +215,7 @@ class HandlerLoop:
         self._leave_if_forked()
         if not is_routed:
             self._emit_skip(run, "no handler for this type; retrying later")
-            task.defer(f"no handler for the type {task.type!r}")  # no attempt: newer workers may have a handler
+            task.defer(f"no handler for the type {task.type!r}")  # not an attempt: newer workers may have a handler
         return True
 
     def _may_run(self, run: ActiveRun) -> bool:

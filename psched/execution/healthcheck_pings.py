@@ -73,7 +73,7 @@ def ping_url(url: str, action: str, rid: str) -> str:
 
 
 def start_pings(settings: Settings, store: LeaseStore | None = None) -> Callable[[], None]:
-    """Ping from now on, if configured. Return a function that sends the waiting pings and ends pinging.
+    """Ping from now on, if `settings` say so. Return a function that sends the waiting pings and ends pinging.
 
     `store`: as for `HealthcheckPings`.
     """

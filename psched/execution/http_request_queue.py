@@ -12,7 +12,7 @@ from psched.http_client import Request, post
 log = logging.getLogger(__name__)
 
 PAUSES = (1.0, 2.0, 4.0)
-"""Seconds before each further attempt, beginning with the second."""
+"""Seconds before the second, the third and the fourth attempt."""
 _SILENCE = 60.0
 """Seconds between two log lines about undelivered requests."""
 
@@ -93,7 +93,7 @@ class RequestQueue:
                 self._changed.wait_for(lambda: self._closing, pause)
 
     def _report(self, reason: str) -> None:
-        """Count an undelivered request. Log the count once a minute. The caller holds the lock."""
+        """Count an undelivered request. Log the count at most once a minute. The caller holds the lock."""
         self._undelivered += 1
         now = self._clock()
         if self._logged_at is None or now >= self._logged_at + _SILENCE:

@@ -102,7 +102,7 @@ class LeaseRenewer(PeriodicThread):
         return task.lease_time
 
     def _interval_of(self, task: Task) -> float:
-        """Return the seconds between two renewals. A task may have a shorter lease than configured."""
+        """Return the seconds between two renewals. A task may have a shorter lease than the configured one."""
         return self._renewal_interval if task.alive_time is None else min(self._renewal_interval, task.alive_time / 4)
 
     def _stop_run(self, task: Task) -> None:

@@ -47,7 +47,7 @@ class OpenSection:
 def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
     """Open the configured sections. This does not connect yet.
 
-    A process keeps few idle connections open, because there are many processes: one for each of its handler threads.
+    As there are many processes, each keeps few idle connections open: one for each of its handler threads.
     """
     opened, collection = [], None
     connections = 1 if settings.processor_type == "process" else min(settings.processors, CONNECTIONS)

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 _REPORT_INTERVAL = 1.0
 """Seconds between two reports of a handler child."""
 _GRACE = 1.5
-"""Seconds after the end of a minute in which handler children may still send counts of that minute."""
+"""For this many seconds after the end of a minute, handler children may still send counts of that minute."""
 _SPREAD = 3.0
 """Seconds over which the nodes of a database spread their writes."""
 _MOST_MINUTES = 30
@@ -68,7 +68,7 @@ class RunCounts:
         self._clock = clock
         self._lock = threading.Lock()
         self._minutes: dict[int, dict[tuple[str, OUTCOMES], list[int]]] = {}
-        """The numbers of `RunSums`, in plain lists: Python changes these in half the time."""
+        """The numbers of `RunSums`, in plain lists: Python changes a list in half the time of a `RunSums`."""
         self._types: dict[int, set[str]] = {}
 
     @property
@@ -80,7 +80,7 @@ class RunCounts:
         return self._clock() + self.offset
 
     def count(self, fields: dict[str, Any]) -> None:
-        """Count the runs of a `settle` event with these fields. Its tasks are in the order in which they ended."""
+        """Count the runs of a `settle` event with these fields. Its tasks are in the order in which the runs ended."""
         tasks: Sequence[Task] = fields["tasks"]
         last = tasks[-1]
         offset = last.lease.expires_at - last.deadline

@@ -11,8 +11,8 @@ from psched.execution.periodic_thread import PeriodicThread
 
 _TICK = 0.2
 _LAST_MOMENT = 0.5
-"""When a run is stopped, it must have ended at least this many seconds before its lease ends (or half the margin, if
-that is less).
+"""If a run does not stop although its lease cannot be renewed, the process exits this many seconds before the lease
+ends, or half of the poller's `margin` before that, if this is less.
 """
 
 _WINDING_UP = 20.0
@@ -50,7 +50,7 @@ class RunWatchdog(PeriodicThread):
     def stop(self, grace: float | None = None) -> None:
         """Call `kill(ImmediateProcessStopError)` of all handlers.
 
-        Force the exit `grace` seconds later, or after the kill interval if that is shorter (the default).
+        Force the exit after `grace` seconds, but not later than after the kill interval (the default).
         """
         end = self._clock() + (self._kill_interval if grace is None else min(grace, self._kill_interval))
         self._stop_at = end if self._stop_at is None else min(end, self._stop_at)

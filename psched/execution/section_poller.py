@@ -100,7 +100,7 @@ class Poller(ABC):
         """Poll at once, because rows are due or soon will be."""
 
     def ignore_wakeups(self) -> None:  # noqa: B027 – a poller may have nothing to do
-        """Ignore wake-ups until the next `rest`, so that an idle worker gets them. The next poll is due at once."""
+        """Ignore wake-ups until the next `rest`, so that idle workers get them. The next poll is due at once."""
 
     def run_ended(self, task: Task, more: bool) -> None:
         """Update the expected duration of the task's type. `more`: whether further tasks wait in this thread."""
@@ -224,7 +224,7 @@ class RowPoller(Generic[Row_co]):
         self._listener.close()
 
     def poll(self, may_rest: bool = True) -> Sequence[Row_co]:
-        """Acquire due rows. Return none if the next poll is not due yet, or if the database does not answer.
+        """Acquire due rows. Return no rows if the next poll is not due yet, or if the database does not answer.
 
         Unless rows are expected, the next due time is queried first. `may_rest`: if no row is due, query the next due
         time and start to listen for wake-ups; the query also finds a row that became due in the meantime. The caller
@@ -237,7 +237,7 @@ class RowPoller(Generic[Row_co]):
                 self._maintain(is_idle=False)
             rows: Sequence[Row_co] = () if self._timer.checks_first else self._acquire()
             if not rows and may_rest:
-                # Query before the listener connects, so that a due row does not wait for that, and again after.
+                # Query before the listener connects, so that a due row does not wait for that, and again afterwards.
                 is_due = self._listener.is_to_connect and self._types.next_due() == 0
                 if is_due or self._rest_until_due() == 0:
                     rows = self._acquire()
@@ -353,14 +353,15 @@ long."""
 _FIRST_DELAY = 0.0005
 _LONGEST_DELAY = 0.008
 """Seconds. After a wake-up whose poll found no row, a poller delays its next poll by a random time of up to twice the
-first value. Each further such wake-up doubles this limit, up to the last value. So not all pollers acquire at once.
+first value. Each further such wake-up doubles this limit, up to the last value. So not all pollers acquire
+together.
 """
 
 _SAME = 0.01
 """Seconds. Two due times with a smaller difference are taken for the same row."""
 
 _SHORTEST = 0.02
-"""The shortest time between two polls that find no row, in seconds. So a host sends at most fifty of them a second."""
+"""The shortest time between two polls that find no row, in seconds: at most fifty such polls a second."""
 _RECENT = 0.05
 """The poll interval, as a share of the time since rows were last found. A smaller share would hardly shorten the wait
 for the next row."""
@@ -433,9 +434,9 @@ class PollTimer:
         """Pause after a poll that acquired nothing.
 
         - `wait`: seconds until a row is due. None: no row is waiting. 0: a row is due that other workers may acquire.
-        - `called`: a wake-up is sure to come if a row becomes due in the meantime.
-        - `took`: the duration of the query. The next poll starts that much earlier, as it takes as long to reach the
-          database.
+        - `called`: whether a wake-up is sure to come if a row becomes due in the meantime.
+        - `took`: the duration of the query. The next poll starts that much earlier, as it also takes that long to
+          reach the database.
 
         If a row was expected, the wake-up counts as false, unless it was for a new row that is due later.
         """
@@ -492,7 +493,7 @@ class PollTimer:
         return self._chance(0.0, min(_FIRST_DELAY * 2 ** min(self._in_vain, 10), _LONGEST_DELAY))
 
     def _jittered(self, seconds: float) -> float:
-        """Return about `seconds`, with a random variation, so that the children do not all poll at once."""
+        """Return about `seconds`, with a random variation, so that the children do not all poll at the same time."""
         return seconds * self._chance(0.9, 1.1)
 
 
@@ -501,7 +502,10 @@ _PATIENCE = 30.0
 
 
 class WakeupListener:
-    """Listens for wake-ups from `listen` until `stop`. None arrive if the store sends none, or if listening fails."""
+    """Listens for wake-ups from `listen` until `stop`.
+
+    If the store sends no wake-ups, or if listening fails, none arrive.
+    """
 
     def __init__(
         self,

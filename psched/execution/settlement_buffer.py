@@ -121,7 +121,7 @@ class SettlementBuffer:
     ) -> list[Sequence[Task]]:
         """Return groups of runs to try again at once, after settling `tasks` failed.
 
-        `until`: the time at which the attempts end.
+        `until`: when the attempts end (boottime seconds).
         """
         if not self._source.store.is_unavailable(error):
             if len(tasks) > 1:  # a row that cannot be settled must not block the others
