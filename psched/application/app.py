@@ -119,7 +119,7 @@ class App(Router):
 
         - `retry_wait`: the wait in seconds. For a growing wait give a `psched.backoff(...)`, or a dict such as
           `{"first": 1, "limit": 300}`. A wait of the schedule takes precedence. None: the configured wait.
-        - `max_attempts`: the task has failed after this many attempts. A limit of the task or its schedule takes
+        - `max_attempts`: the task fails for good if this many attempts fail. A limit of the task or its schedule takes
           precedence. None: the configured limit.
         - `timeout`: a run is stopped after this many seconds, and tried again. A timeout of the schedule takes
           precedence. None: the configured `task_timeout`.

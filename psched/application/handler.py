@@ -68,7 +68,7 @@ class DefaultDecider(Decider):
     def unexpected_error_raised(self, error: Exception) -> None:
         """Report the error, and make the task due again after the handler's `retry_wait`.
 
-        None: the configured wait. A wait of the schedule takes precedence.
+        If that is None, the configured wait applies. A wait of the schedule takes precedence.
 
         A run that is already settled, or was asked to stop, is not changed. If the lease of this run is lost, `error`
         is raised again, because the run cannot be settled. If `error` is about the lost lease of another task, this run
@@ -95,8 +95,8 @@ class Base:
     """
 
     max_attempts: int | None = None
-    """The maximum number of attempts of a run. A limit of its task or schedule takes precedence. None: the configured
-    `max_attempts`.
+    """The maximum number of attempts for a task or an occurrence. A limit of the task or of the schedule takes
+    precedence. None: the configured `max_attempts`.
     """
 
     timeout: float | None = None
@@ -170,7 +170,7 @@ class CallingHandler(Base):
         if result is None or not inspect.isawaitable(result):
             return result
         self._running = CancellableRun()
-        if self._killed:  # whichever of `kill` and this thread writes second sees the write of the other
+        if self._killed:  # `kill` and this thread write one attribute each; the later writer sees both
             self._running.cancel()
         return self._running.run(result, self._loops.runner())
 
@@ -193,7 +193,7 @@ def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff |
 def describe_error(error: BaseException) -> str:
     """Return the text of the error with the end of its traceback. This text is stored with the row.
 
-    A traceback of psched's own check of the data would say nothing.
+    An ArgumentsError gets no traceback: it comes from psched's own check of the data, whose code says nothing to users.
     """
     if isinstance(error, ArgumentsError):
         return repr(error)

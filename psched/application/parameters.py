@@ -32,7 +32,7 @@ class _Conversion:
 
     @classmethod
     def of(cls, annotation: Any) -> _Conversion:
-        """Raises TypeError for a type that cannot be converted."""
+        """Return the conversion for this type. Raises TypeError for a type that cannot be converted."""
         from psched.application.conversion import restorer  # noqa: PLC0415 – cattrs takes 0.1 s to import
 
         return cls(annotation, restorer(annotation))
@@ -134,7 +134,7 @@ class Parameters:
         if self.run is not None:
             values[self.run] = task
         bound = inspect.BoundArguments(self._signature, values)
-        bound.apply_defaults()  # of the parameters before *args
+        bound.apply_defaults()  # for parameters before *args
         return self._function(*bound.args, **bound.kwargs)
 
     def restored(self, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def check_names(options: Iterable[str]) -> None:
 
 
 def cron_of(cron: str | None, every: str | float | None, at: str | None) -> str:
-    """Return the given expression in the syntax of `cron`. Raises ConfigError."""
+    """Return whichever argument was given, in the syntax of `cron`. Raises ConfigError unless exactly one was given."""
     given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
     if len(given) != 1:
         found = " and ".join(given) if given else "none"

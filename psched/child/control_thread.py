@@ -37,10 +37,10 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 _STOPS: dict[int, bool] = {signal.SIGTERM: False, signal.SIGINT: False, signal.SIGQUIT: True}
-"""The signals that end the child, each with whether it ends at once. The master's orders have the same numbers."""
+"""Signals that end the child, each with whether the stop is immediate. The master's orders have the same numbers."""
 _ORPHAN_GRACE = 0.4
 _ORPHAN_END = 1.7
-"""Seconds from the death of the master until a handler is stopped, and until the process has ended."""
+"""Seconds from the death of the master until handlers are stopped (grace), and until the process has ended (end)."""
 
 
 class ControlThread(threading.Thread):

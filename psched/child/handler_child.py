@@ -197,7 +197,7 @@ class HandlerChild(ChildRole):
             for task in opened.source.held:
                 give_back(task)
         if not self._stops_now:
-            write_rest(self._run_counter)  # messages that the previous fetching child did not receive before it left
+            write_rest(self._run_counter)  # the counts that were not sent to a fetching child
         for opened in self._sections:
             opened.source.store.close()
         self._stopping.close()

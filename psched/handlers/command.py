@@ -116,7 +116,7 @@ class CommandOptions(CommandDefaults):
     ok_exit_codes: Annotated[list[int], Check(list_of(_exit_code))] = Factory(lambda: [0])
 
     def check(self) -> None:
-        """Raises ValueError if values that are valid by themselves contradict each other."""
+        """Check that values which are valid by themselves do not contradict each other. Raises ValueError."""
         if self.shell and (self.command is None or self.argv is not None):
             raise ValueError('with "shell": true give "command", not "argv"')
         if not self.shell and (self.argv is None or self.command is not None):

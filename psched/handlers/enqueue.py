@@ -11,9 +11,9 @@ type of the submitted tasks. The data of a schedule may contain:
 - `user`, `max_running`, `priority`, `max_attempts`, `compression` and `headers`: as for `Queue.submit`.
 
 The key of a task is `<schedule>@<scheduled_time>`, followed by `.extra` for an extra run (run-now). So each occurrence
-is submitted once, even if a process dies in between. If both tables are in one database, one transaction writes the
-task and advances the schedule. The occurrence is finished when its task is in the queue, so a long task does not delay
-later occurrences.
+is submitted only once, even if a process dies and the occurrence runs again. If both tables are in one database, one
+transaction writes the task and advances the schedule. The occurrence is finished when its task is in the queue, so a
+long task does not delay later occurrences.
 """
 
 from __future__ import annotations

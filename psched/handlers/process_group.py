@@ -22,7 +22,7 @@ from typing import Self
 import psutil
 
 _GUARD = "trap '' TERM; read -r end || kill -s KILL 0"
-"""Waits until the worker has closed its end of the pipe, then kills its own process group."""
+"""The script of the guard: wait until the worker has closed its end of the pipe, then kill the process group."""
 
 
 _LIMITED = """
@@ -92,7 +92,7 @@ _TICK = 0.1
 _GROUP_TICK = 0.02
 """Seconds between two checks whether a group has ended."""
 _DRAIN_CHUNKS = 32
-"""How many chunks of output are read after the end: more than a pipe holds, but a limited number."""
+"""How many chunks of output are read after the program has ended: more than a pipe holds, but a limited number."""
 _LAST_WAIT = 1.0
 """Seconds after SIGKILL until remaining processes (busy in the kernel, or another user's) are left alone."""
 

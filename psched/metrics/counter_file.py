@@ -1,13 +1,13 @@
-"""The file of counters of one node. Its processes map the file. The master and each slot of a child have a block.
+"""The file of counters of one node. Its processes map the file. The master and each slot have a block.
 
-A block has one writer at a time, and its numbers only grow: the next child of a slot adds to the counts of the last
-one. After a binary upgrade, the old and the new master have blocks in the same file. A later master continues the
-blocks of a master that has ended. A master that starts without an upgrade replaces the file, and so resets every
-number.
+A block has one writer at a time, and its numbers only grow: the next child of a slot adds to the counts of the
+previous child. After a binary upgrade, the old and the new master have blocks in the same file. A later master
+continues the blocks of a master that has ended. A master that starts without an upgrade replaces the file, and so
+resets every number.
 
 All numbers are doubles of the machine. The file begins with a line that names the layout; blocks begin at `_FIRST`. A
 block has a header (`_Header`, and a text), followed by counters. A counter has a label (words separated by tabs) and
-`SIZE` numbers. The processor writes a double by one store, so a reader never sees a part of one.
+`SIZE` numbers. The processor writes a double by one store, so a reader never sees a part of a double.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class ChildCounter:
         shown = type_.encode("utf-8", "replace")[:_LONGEST_TYPE].decode("utf-8", "ignore")
         shown = shown.translate({9: " ", 0: " "}) if known in self._types else OTHER
         counter = self._block.counter(RUN, section, outcome, shown)
-        if known in self._types:  # without this test the dictionary could grow without limit
+        if known in self._types:  # otherwise the dictionary could grow without limit
             self._counters[section, outcome, type_] = counter
         return counter
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 DONE = 0
 """Exit code after a graceful stop, or after `max_request_per_child` runs. The codes follow sysexits.h."""
 FORCED = 75
-"""Exit code after a forced exit (immediate stop, timeout, lease not renewed) that has released every lease."""
+"""Exit code after a forced exit (immediate stop, timeout, lease not renewed)."""
 BOOT_FAILED = 78
 """Exit code if the child cannot start: the application does not load, or a table is missing."""
 LOST_MASTER = 71

@@ -1,4 +1,4 @@
-"""When a child is ordered to stop, and when it is killed: a pure function of time. The master has one for each child.
+"""When a child is ordered to stop, and when it is killed: a pure function of time. Each child has one `Escalation`.
 
 Nothing in this module acts. `tick(now)` returns each order once, as a signal: SIGTERM for a graceful stop, SIGQUIT for
 an immediate stop, and SIGKILL, which is repeated until the child is gone. `deadline` is the latest time for the next

@@ -115,10 +115,10 @@ class Log:
 
 
 class LogHandler(logging.Handler):
-    """Writes each record to a `Log` at once. All lines but the first are indented, so that no key can forge a record.
+    """Writes each record to a `Log` immediately.
 
-    The journal has its own time, level and process for each entry, so a message in the journal does not repeat them.
-    JSON records always contain them.
+    All lines but the first are indented, so that no key can forge a record. The journal has its own time, level and
+    process for each entry, so a message in the journal does not repeat them. JSON records always contain them.
     """
 
     def __init__(self, log: Log) -> None:
@@ -267,7 +267,7 @@ def _log_unsettled(task: Task, error: Exception | str) -> None:
     elif isinstance(error, PreemptedError):
         _runs_log.info("key=%s preempted: %s", task.key, error, extra=said)
     elif isinstance(error, IdempotentAlreadyFinishedError):
-        _runs_log.debug("key=%s %s", task.key, error, extra=said)  # this worker settled it; the answer was lost
+        _runs_log.debug("key=%s %s", task.key, error, extra=said)  # settled by this worker; the answer was lost
     elif isinstance(error, ScheduleError):
         _runs_log.info("key=%s the outcome of this run was not stored: %s", task.key, error, extra=said)
     else:

@@ -56,7 +56,7 @@ class UpgradeHandoff:
 
 
 def hold_pid_file(path: Path) -> PidFile:
-    """Inherit the lock from the old master, or acquire it. Raises AlreadyRunningError and PidFileError."""
+    """Inherit the pid file's lock from the old master, or acquire it. Raises AlreadyRunningError and PidFileError."""
     handoff = UpgradeHandoff.from_environment()
     if handoff is None or handoff.lock is None:
         return PidFile.acquire(path)

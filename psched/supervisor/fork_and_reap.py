@@ -181,7 +181,7 @@ class ProcessTable:
             child.pipe.send(signal.SIGUSR2)
 
     def _run_child(self, master_pipe: MasterPipe, main: Callable[[], int]) -> None:
-        """Run the child. Never return, because the caller is code of the master."""
+        """Run the child and exit. Never return, because the caller is code of the master."""
         code = _CRASHED
         try:
             master_pipe.close_pipes()

@@ -21,10 +21,11 @@ _LONGEST_END = 100
 
 @dataclass(slots=True)
 class RequestStatus:
-    """The last request of one kind. A command reads `begun`, sends a signal, and waits until `ended` is larger.
+    """The last request of one kind.
 
-    The master counts a request before it reads any file, so the outcome that a command awaits belongs to files that
-    were read after its signal. A new request replaces one that is in progress.
+    A command reads `begun`, sends a signal, and waits until `ended` is larger than the number that it has read. The
+    master counts a request before it reads any file, so the outcome that a command awaits belongs to files that were
+    read after its signal. A new request replaces one that is in progress.
     """
 
     begun: int = 0

@@ -286,8 +286,8 @@ def _checked_daemon(path: Path, descriptor: int) -> Iterator[tuple[int, int | No
 def _mismatch(pid: int, file: os.stat_result) -> str:
     """Return why a process is not the daemon of this pid file; an empty string if it is.
 
-    In a sandbox /proc may not show the process. Then only the file's owner continues, unless that is root: no other
-    user can have written the pid, and the owner can signal only its own processes.
+    In a sandbox /proc may not show the process. Then this returns an empty string to the file's owner, unless the owner
+    is root: no other user can have written the pid, and the owner can signal only its own processes.
     """
     users = _users_of(pid)
     if users is None:
@@ -324,7 +324,7 @@ def _holds_lock(pid: int, file: os.stat_result) -> bool:
                 if os.path.samestat(descriptor.stat(), file) and " FLOCK " in flags:
                     return True
     except FileNotFoundError:
-        return not Path("/proc/self/fdinfo").exists()  # true: /proc shows too little; false: it has just ended
+        return not Path("/proc/self/fdinfo").exists()  # true: /proc shows too little; false: the process has ended
     except PermissionError:
         return True
     return False

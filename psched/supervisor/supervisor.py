@@ -221,7 +221,7 @@ class Supervisor:
         return self._had_terminal and _has_terminal()
 
     def _stop_now(self) -> None:
-        """Stop the tasks that still run, as long as there is time to release them."""
+        """Stop the tasks that still run, while there is still time to release them."""
         self._stop_now_at = math.inf
         if self._slots or self.binary_upgrade.old_is_alive:
             log.warning("the %g s for a stop (PSCHED_STOP_TIMEOUT) have nearly passed; stopping now", self.stop_timeout)
