@@ -212,7 +212,8 @@ class ScheduleRow:
     - `version`: how many times the definition was changed; 0 where the store does not count.
     - `runs`: how many occurrences have run since `Rule.max_runs` was set; None without `max_runs`, None or 0 before the
       first run.
-    - `failures`: how many regular occurrences have failed in a row; None if none has, and without `Policy.pause_after`.
+    - `failures`: how many regular occurrences have failed in a row; None without failures, and without
+      `Policy.pause_after`.
     - `previous_ended`: when the regular run before `next_time` was settled; None unless `Policy.overlap` was `skip`
       then.
     """
@@ -332,7 +333,7 @@ class NewSchedule(NamedTuple):
     """A schedule to add. None means the default of `ScheduleCollection.add`.
 
     `delay` is in seconds, `next_time` and `next_run_time` are unix seconds, `data` is a JSON object. The other fields
-    are those of `Rule` and `Policy`. The class is a tuple because thousands may be created at once; a frozen dataclass
+    are those of `Rule` and `Policy`. The class is a tuple because one call may create thousands; a frozen dataclass
     takes four times as long.
     """
 
@@ -367,7 +368,7 @@ class NewTask(NamedTuple):
     """A queue task to submit.
 
     - `data`: a JSON object.
-    - `run_at`: unix seconds; None runs the task at once.
+    - `run_at`: unix seconds; None: now.
     - `max_running`: how many tasks of one `user` run at the same time.
     - `priority`: among the tasks of one user, those with the highest priority run first.
     - `max_attempts`: the task has failed after this many attempts. None: the number of its type, else the configured
@@ -495,7 +496,7 @@ class Claim(NamedTuple):
 
     - `started`: when the run began, in unix seconds on the database's clock; None if it has not begun.
     - `records_begin`: the row's last lease expired, so `Task.record_begin` records the start of the run in the database
-      at once instead of with the next renewal.
+      immediately, and not with the next renewal.
     - `result`: what the row keeps after the run; None for nothing.
     """
 
@@ -545,9 +546,9 @@ class TaskFilter:
     """Which queue tasks to list. None in a field matches any task.
 
     - `prefix`: only keys that begin with this text.
-    - `late`: only waiting tasks that have been due for this many seconds.
+    - `late`: only waiting tasks that have been due for at least this many seconds.
     - `after`: only keys that come after this key.
-    - `page`: how many rows to read at once. None: the caller reads all rows.
+    - `page`: how many rows to read together. None: the caller reads all rows.
     """
 
     status: TaskStatus | None = None
@@ -569,7 +570,7 @@ class ScheduleFilter:
     - `failing`: only schedules with a failed attempt of their next occurrence.
     - `owner`, `tag`: only schedules of this owner, or with this tag.
     - `after`: `next_run_time` and key of a schedule; only schedules that come after it.
-    - `page`: how many rows to read at once. None: the caller reads all rows.
+    - `page`: how many rows to read together. None: the caller reads all rows.
 
     If a store has no index for `held` and `failing`, it may ignore them and list more schedules.
     """

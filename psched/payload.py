@@ -161,7 +161,7 @@ def _check_names(value: Any, *path: Any) -> None:
 
 
 def _fault(value: object, name: str) -> str | None:
-    """Return the place of the first value that cannot be stored, and the expected value; None if there is none."""
+    """Return the place of the first value that cannot be stored, and the expected value; None if all can be stored."""
     try:
         return next(_faults(value, name), None)
     except RecursionError:
@@ -241,7 +241,7 @@ def _decompress(packed: bytes, max_size: int) -> bytes:
             raise _too_large(f"more than {max_size}", max_size)
         if not member.eof:
             raise ValueError("compressed data is damaged: it ends too early")
-        packed = member.unused_data.lstrip(b"\0")  # which gzip may be padded with
+        packed = member.unused_data.lstrip(b"\0")  # gzip may be padded with zero bytes
     return b"".join(parts)
 
 

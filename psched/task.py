@@ -288,7 +288,7 @@ class Task:
         """Record in the database that the run has begun, if the record cannot wait for the next lease renewal.
 
         The record cannot wait in two cases. The last attempt must not begin twice. And after an expired lease, a run
-        that crashes its host at once would never count as an attempt. Raises PreemptedError.
+        that crashes its host immediately would never count as an attempt. Raises PreemptedError.
         """
         with self.lock:
             if not self._begin_recorded and (self._records_begin or self.last_attempt):
@@ -317,7 +317,7 @@ class Task:
         """Finish the run. A daemon does so within 0.2 s (1 s while the database is slow), together with other runs.
 
         If the process dies before that, the task runs again. `result`: the same as for `finish`. Raises like `finish`
-        if the run is finished at once.
+        if the run is finished immediately.
         """
         self._refuse_elsewhere()
         self._set_result(result)
@@ -381,7 +381,7 @@ class Task:
         self._settle("retried", self._settlement.defer, self._times.backoff.limit, error)
 
     def release(self) -> None:
-        """Make the task due at once for every worker, as if it had not begun. Raises like `finish`."""
+        """Make the task due now, for every worker, as if it had not begun. Raises like `finish`."""
         self._settle("released", self._settlement.release, True)
 
     def release_unstarted(self) -> None:
@@ -628,7 +628,7 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
 def release_many(tasks: Sequence[Task]) -> int:
     """Release tasks of one store that have not begun, except tasks with a cancel request. Return the number released.
 
-    They get back their due times from before the acquire, as with `Task.release_unstarted`.
+    The tasks get back their due times from before the acquire, as with `Task.release_unstarted`.
 
     A task that another thread is settling or beginning now is skipped. After a driver's error the outcome is unknown,
     and the caller may call this again for the same tasks.

@@ -15,7 +15,7 @@ _FRESH = 2.0
 _SHARE = 0.05
 """The largest share of its time that a busy worker spends on looking up types."""
 _ALWAYS = 64
-"""Up to this number, exact names are passed to every acquire, so that a new row is found at once.
+"""Up to this number, exact names are passed to every acquire, so that a new row is found immediately.
 
 If there are more names, only those that have rows are passed, because each name makes an acquire slower.
 """

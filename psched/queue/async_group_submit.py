@@ -21,13 +21,14 @@ _HEAD_START = 0.05
 transaction of the caller.
 """
 _WOKEN_TOGETHER = 20
-"""How many callers continue before the event loop serves others. All callers of a batch at once would delay it."""
+"""How many callers continue before the event loop serves others. If all callers of a batch continued together, they
+would delay the event loop."""
 
 Waiting = tuple[NewTask, asyncio.Future[bool]]
 
 
 class AsyncGroupSubmit:
-    """Combines the tasks of one event loop into batches. A batch is sent at once if no other is being sent."""
+    """Combines the tasks of one event loop into batches. A batch does not wait if no other is being sent."""
 
     def __init__(self, store: TaskStore, forget: Callable[[], object]) -> None:
         """`forget`: called when no caller is waiting.

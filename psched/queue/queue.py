@@ -112,21 +112,21 @@ class Queue(PolledTable):
     ) -> QueuedTask:
         """Create a task and return a reference to it. As the key is unique, the call may be repeated until it succeeds.
 
-        - `run_at`: when the task runs, in unix seconds; default: at once.
+        - `run_at`: when the task runs, in unix seconds; default: now.
         - `user`, `max_running`: at most `max_running` tasks of one `user` run at a time.
         - `priority`: -100 to 100. Of one user's tasks, those with a higher priority run first.
         - `max_attempts`: the task has failed after this many attempts. Default: the number of its type, else the
-          configured one.
+          configured number.
         - `compression`: "gzip" stores the data compressed.
         - `headers`: a JSON object with information about the task, such as a trace id; at most 4,096 bytes. The handler
           sees it as `task.headers`.
         - `connection`: a connection to the queue's database; the task is written in its transaction. It may belong to
           SQLAlchemy (Connection or Session), Django, psycopg, PyMySQL, mysqlclient or sqlite3. For `asubmit` it is an
           AsyncSession, an AsyncConnection, or a connection of asyncpg or psycopg. The caller commits or rolls back. The
-          transaction stays usable even after AlreadyExistsError. With autocommit, the task exists at once.
+          transaction stays usable even after AlreadyExistsError. With autocommit, no commit is needed.
 
         Raises:
-            AlreadyExistsError: a task has this key. It may be a finished task, whose key is kept for a while.
+            AlreadyExistsError: a task has this key. It may be a finished task, whose key is kept for `retention_time`.
             ValueError: the key, the data or a number cannot be stored; nothing was written.
             NotSupportedError: this store does not support one of the options, or `connection` is of an unknown kind, or
                 leads to another database or table.
@@ -154,7 +154,7 @@ class Queue(PolledTable):
     async def asubmit(
         self, key: str, type: str, data: Mapping[str, Any] | None = None, *, connection: Any = None, **options: Any
     ) -> QueuedTask:
-        """Like `submit`, without blocking the event loop.
+        """Create a task like `submit`, without blocking the event loop.
 
         Calls that one event loop makes at the same time are combined into one transaction. Each call gets its own
         result or error. If a caller is cancelled, the task may exist or not, as after a lost answer: submit it again.
@@ -171,7 +171,7 @@ class Queue(PolledTable):
 
     @signed_as_twin_of(submit_many)
     async def asubmit_many(self, tasks: Iterable[NewTask], connection: Any = None) -> builtins.list[str]:
-        """Like `submit_many`, without blocking the event loop. `connection` is as for `asubmit`."""
+        """Create tasks like `submit_many`, without blocking the event loop. `connection` is as for `asubmit`."""
         if connection is None:
             return await run_in_thread(self.submit_many, tasks)
         checked = _storable_tasks(tasks)
@@ -197,7 +197,9 @@ class Queue(PolledTable):
 
     def _submitted(self, key: str, existed: bool) -> QueuedTask:
         if existed:
-            raise AlreadyExistsError(f"a task has the key {key!r} already (a finished task keeps its key for a while)")
+            raise AlreadyExistsError(
+                f"a task has the key {key!r} already (a finished task keeps its key for its retention_time)"
+            )
         return self[key]
 
     def _group_submit(self) -> AsyncGroupSubmit:
@@ -226,7 +228,7 @@ class Queue(PolledTable):
         """Yield the tasks with this status, type, user and beginning of the key, if given, ordered by key.
 
         - `status`: waiting, running, finished, failed or cancelled.
-        - `late`: only waiting tasks that have been due for this many seconds.
+        - `late`: only waiting tasks that have been due for at least this many seconds.
         - `after`: the key of the last task of the previous page.
 
         Raises ValueError for another status, for `late` with a status other than waiting, and for other wrong values.
@@ -332,7 +334,7 @@ class QueuedTask(Generic[R_co]):
             answer.cancel()
 
     async def aresult(self, timeout: float | None = None) -> R_co:  # noqa: ASYNC109 – as `result`
-        """Like `result`, without blocking the event loop or using a thread of its executor."""
+        """Return what `result` returns, without blocking the event loop or using a thread of its executor."""
         import asyncio  # noqa: PLC0415 – programs without asyncio save the time of this import
 
         return self._returned(await asyncio.wrap_future(self._awaited(timeout)))
@@ -368,7 +370,7 @@ class QueuedTask(Generic[R_co]):
         )
 
     def cancel_request(self) -> None:
-        """Cancel a waiting task at once. Ask a running handler to stop at its next heartbeat.
+        """Cancel a waiting task immediately. Ask a running handler to stop at its next heartbeat.
 
         If the handler finishes nevertheless, the task is finished. On `rdb_compat` a waiting task is retired when a
         worker of psched acquires it. Raises NotFoundError and AlreadyFinishedError.

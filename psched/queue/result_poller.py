@@ -1,4 +1,4 @@
-"""Waits for tasks to end, for all threads and coroutines of a process. One thread queries all tasks together."""
+"""How callers wait for tasks to end: one thread queries the tasks for all threads and coroutines of a process."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ResultPoller:
         return self._thread is not threading.current_thread()
 
     def _next_due(self) -> list[Waiter]:
-        """Wait until some tasks must be queried, and return their waiters. Return none if the thread must end."""
+        """Wait until some tasks must be queried, and return their waiters. Return [] if the thread must end."""
         with self._changed:
             while not self._is_ended():
                 self._waiters = [waiter for waiter in self._waiters if not waiter.answer.done()]

@@ -1,4 +1,4 @@
-"""Settles runs of queue tasks. A task that has ended for good is retired: its row and key are kept for a while."""
+"""Settles runs of queue tasks. A task that has ended is retired: its row and key are kept for its retention."""
 
 from __future__ import annotations
 

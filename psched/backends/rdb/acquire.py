@@ -1,4 +1,4 @@
-"""Leases due rows so that each row has one holder. These classes do so:
+"""Classes that lease due rows, so that each row has one holder:
 
 - `ReturningAcquire`: schedules, and a queue's rows without user, on PostgreSQL and SQLite (UPDATE … RETURNING).
 - `SelectingAcquire`: the same rows on MariaDB and MySQL.
@@ -220,7 +220,7 @@ class SelectingAcquire(OrderedAcquire):
     def _acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows.
 
-        Returns none if none is due, or if other workers were faster in all `TRIES` attempts.
+        Returns an empty sequence if no row is due, or if other workers were faster in all `TRIES` attempts.
         """
         for _ in range(self.TRIES):
             keys = self._candidates(connection, parameters, types)

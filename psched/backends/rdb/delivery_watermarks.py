@@ -1,4 +1,4 @@
-"""Stores watermarks in a table beside the table of the rows."""
+"""The table of watermarks, beside the table of the rows."""
 
 from __future__ import annotations
 

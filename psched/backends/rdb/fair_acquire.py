@@ -1,4 +1,4 @@
-"""Leases due tasks of a queue by priority, and in turns between users. See acquire.py for the other classes.
+"""The acquire of due tasks of a queue: by priority, and in turns between users. See acquire.py for the other classes.
 
 A band is a set of rows with the same precedence: the rows of one priority with user, or the rows of one priority
 without user. Higher bands are acquired first. The list of bands is read again if it is more than a second old, or if
@@ -46,7 +46,7 @@ _FRESH = 1.0
 """Seconds until the bands are read again even if the known bands have enough rows. A single band is not read again."""
 _MOMENT = 0.05
 """Seconds for which the list of bands is not read again if the known bands have some rows, but too few. At 60 % load
-the median wait of a task on PostgreSQL is 0.4 ms shorter than with a list read after each such acquire (2026-11-29).
+the median wait of a task on PostgreSQL is 0.4 ms shorter than if the list is read after each such acquire (2026-11-29).
 """
 _MOST_USERS = 20
 """The maximum number of users in one transaction. It is divided by the number of bands and of separately read types,

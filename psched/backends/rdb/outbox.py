@@ -1,4 +1,4 @@
-"""Stores the outbox in a table beside the table of the rows."""
+"""The table of the outbox, beside the table of the rows."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _this(occurrence: Overdue | UnreportedFailure) -> dict[str, Any]:
 
 
 _FREE = 20
-"""How many failures one claim reads. One is not enough, because other callers may claim the first ones."""
+"""How many failures one claim reads. Several, because other callers may claim the first of them at the same time."""
 
 
 class RdbFailures:

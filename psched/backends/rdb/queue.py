@@ -249,7 +249,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         values = {"task_key": key, "task_nonce": seen["nonce"], "task_status": self._status(seen, wanted)}
 
         def work(connection: sa.Connection, uncertain: bool) -> bool:
-            """Return whether the task exists no longer."""
+            """Return whether the task no longer exists."""
             if connection.execute(self._statements.delete, values).rowcount == 1:
                 return True
             row = self._row(connection, key)

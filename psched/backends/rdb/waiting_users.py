@@ -113,7 +113,7 @@ def turns(users: Iterable[WaitingUser], limit: int, first: Sequence[str] = ()) -
 
 
 def least_of(one: object, other: object) -> int | None:
-    """Return the smaller limit, or None without any limit. A value that is not an integer above 0 is no limit."""
+    """Return the smaller limit, or None if neither is a limit. A value that is not an integer above 0 is no limit."""
     return min((limit for limit in (one, other) if isinstance(limit, int) and limit >= 1), default=None)
 
 
@@ -232,7 +232,8 @@ class WaitingUsersQuery:
     ) -> list[WaitingUser]:
         """Return users with due rows in `bands` that may run more tasks.
 
-        If many rows are due, not all of these users are returned. If all due rows are without user, none is returned.
+        If many rows are due, not all of these users are returned. If all due rows are without user, no user is
+        returned.
 
         `enough`: the number of wanted tasks. Once the users found so far may run as many, few other users are read.
         `seen`: users that had due rows at the last acquire, and need not be found again.

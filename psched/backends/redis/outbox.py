@@ -12,7 +12,7 @@ from psched.store.outbox import PendingEvent
 
 
 class RedisOutbox:
-    """Implements `EventOutbox`. Keeps about 100,000 events; the oldest are deleted."""
+    """Implements `EventOutbox`. Keeps about 100,000 events; older events are deleted."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

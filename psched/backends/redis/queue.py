@@ -189,7 +189,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         return int(self._run("purge", limit))
 
     def _drop_unreadable(self, unreadable: Sequence[Sequence[Any]]) -> None:
-        """Like the base class.
+        """Do what the base class does.
 
         Also remove the runs from the running tasks of every user, because their user is unknown.
         """

@@ -43,7 +43,7 @@ class RedisRunStats:
         self._run("add_stats", *given)
 
     def totals(self, window: StatsWindow, by_time: bool = False, durations: bool = True) -> list[RunTotals]:
-        found: dict[tuple[int, str, str], RunSums] = {}  # by time or 0, type or "", outcome
+        found: dict[tuple[int, str, str], RunSums] = {}  # keys: time or 0, type or "", and outcome
         times = range(window.begin, window.end, window.span)
         for first in range(0, len(times), _SPANS):
             for time, fields in self._run("read_stats", window.span, *times[first : first + _SPANS]):

@@ -58,7 +58,7 @@ _AT_ONCE = 500
 _RUNNING = "running"
 _REDEFINE = "redefine"
 _FIRST_PAUSE, _LONGEST_PAUSE = 1000, 60_000
-"""Milliseconds in which `apply` has to compute times again. Workers acquire no schedules meanwhile."""
+"""The first and the longest pause in milliseconds. Workers acquire no schedules while `apply` computes times again."""
 
 
 class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
@@ -111,7 +111,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
     def apply(self, changes: Sequence[RowChange]) -> builtins.list[str]:
         """See `ScheduleStore.apply`.
 
-        The script also compares the times from which `redefine` has computed the new ones. If a row has run since it
+        The script also compares the times from which `redefine` has computed the new times. If a row has run since it
         was read, the script returns the row instead of writing anything, and for a moment workers acquire no schedules.
         Then a row can change only once more, when a run that was in progress ends. So one of the next attempts
         succeeds.

@@ -1,4 +1,4 @@
-"""Stores the actions of visitors of the web pages on Redis: a list of the last actions on a table."""
+"""The actions of visitors of the web pages on Redis: a list of the last actions on a table."""
 
 from __future__ import annotations
 

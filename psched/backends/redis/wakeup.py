@@ -1,4 +1,4 @@
-"""Waits for work on a table's wake list (BLPOP). Scripts push onto this list when rows become due.
+"""How a worker waits for work on a table's wake list (BLPOP). Scripts push onto this list when rows become due.
 
 The list holds no tasks. Each element wakes one waiting worker, which then acquires rows of any type. An element that no
 worker pops expires after a second.

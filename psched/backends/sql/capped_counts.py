@@ -1,4 +1,4 @@
-"""Counts rows up to a limit, so that no count reads a whole table."""
+"""Queries that count rows up to a limit, so that no count reads a whole table."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class CappedCounts:
 def _sum(table: sa.Table, groups: Sequence[Indexed], place: int) -> sa.ColumnElement[int]:
     """Return the number of rows in `groups`. If one of them has `limit` rows, return at least `limit`.
 
-    The statement first looks for the last of these rows, because MariaDB copies the rows that it counts up to a limit.
-    If a group has `limit` rows, the statement does not read the groups after it.
+    For each group, the statement first looks for row number `limit`. If there is such a row, the statement reads no
+    further rows and groups. This is faster, because MariaDB copies the rows that it counts up to a limit.
     """
     limit = sa.bindparam(f"{_LIMIT}_{place}", type_=sa.Integer, required=True)
     skipped = sa.bindparam(f"{_SKIPPED}_{place}", type_=sa.Integer, required=True)

@@ -119,10 +119,10 @@ _made: Callable[..., Any] = lru_cache(_CACHED)(_make)
 
 
 def cached_on_class(build: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """Decorate a method that sets attributes. It runs once per set of arguments; later objects get the same values."""
+    """Decorate a method that sets attributes. For equal arguments it runs once; later objects get its values."""
 
     def attributes(kind: type[S], *parts: P.args, **named: P.kwargs) -> dict[str, Any]:
-        blank = object.__new__(kind)  # so that the attributes refer to no object
+        blank = object.__new__(kind)  # so that no attribute refers to a caller's object
         build(blank, *parts, **named)
         return vars(blank)
 
@@ -202,8 +202,8 @@ class Statement:
     def execute_on(self, connection: sa.Connection, keys: Sequence[str], values: Mapping[str, Any]) -> int:
         """Execute the statement on `keys`, at least one, and return the number of changed rows.
 
-        The statement is compiled only for each power of two, and the last key is repeated to fill up. Repeated keys
-        cost a server less than one more compiled statement costs a client.
+        The statement is compiled only for numbers of keys that are powers of two. The last key is repeated until there
+        are as many. Repeated keys cost a server less than one more compiled statement costs a client.
         """
         changed: int = execute_text(connection, *self.step_on(connection, keys, values)).rowcount
         return changed

@@ -89,7 +89,7 @@ class Database:
             driver = dialect.url.get_driver_name()
             scheme = dialect.name if driver == dialect.driver else dialect.url.drivername
             raise missing_driver(error, driver, f"{scheme}://") from error
-        except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: an option's value
+        except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: an option has a wrong value
             raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
         if engine.dialect.is_async:
             raise ConfigError(

@@ -24,7 +24,7 @@ if sys.platform == "linux":
 
 _DEFAULT_PORT = 3306
 _ENOUGH = 1_000
-"""The maximum number of datagrams that are read at once."""
+"""The maximum number of datagrams that one call of `is_notified` reads."""
 
 
 def socket_name(url: URL, table: str) -> bytes | None:

@@ -334,7 +334,7 @@ class SqlLedger:
     def _pages(
         self, order: Sequence[sa.Column[Any]], conditions: Sequence[sa.ColumnElement[bool]], wanted: LedgerFilter
     ) -> Iterator[sa.RowMapping]:
-        """Yield rows in `order`, page by page, or the `last` ones at once.
+        """Yield rows in `order`, page by page, or the last `wanted.last` rows by one statement.
 
         Needs an index that begins with the columns of `conditions`, followed by `order`.
         """

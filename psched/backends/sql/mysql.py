@@ -31,8 +31,8 @@ from psched.errors import ConfigError
 from psched.store import Finding
 
 _CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024, 3101}
-"""Row changed since read, lock wait timeout, deadlock, interrupted statement, statement timeouts of MariaDB and of
-MySQL, and a rollback by group replication at commit.
+"""Error codes: row changed since it was read, lock wait timeout, deadlock, interrupted statement, statement timeouts of
+MariaDB and of MySQL, and a rollback by group replication at commit.
 """
 
 _LOST = {

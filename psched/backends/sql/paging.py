@@ -58,7 +58,7 @@ class ByKeys:
 
 
 class RowsByKeys:
-    """Reads rows by their keys, at most 16 MB of stored data at once, but at least one row."""
+    """Reads rows by their keys. One statement reads at most 16 MB of stored data, or a single larger row."""
 
     def __init__(self, rows: sa.Select[Any], key: sa.Column[Any]) -> None:
         self._key = key.name
@@ -96,7 +96,7 @@ class OrderedPages:
     ) -> Iterator[Sequence[sa.RowMapping]]:
         """Yield the rows of each page.
 
-        `read`: executes the SELECT of one page. `begin`: the values before the first page.
+        `read`: executes the SELECT of one page. `begin`: the values of the row before the first page.
         """
         statement = self._next if begin else self._first
         after = {f"after_{name}": value for name, value in zip(self._order, begin, strict=False)}

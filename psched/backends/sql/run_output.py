@@ -1,4 +1,4 @@
-"""Stores the outputs of runs on SQL databases, in a table beside the ledger. Keeps the last runs of each schedule."""
+"""The outputs of the last runs of each schedule on SQL databases, in a table beside the ledger."""
 
 from __future__ import annotations
 
