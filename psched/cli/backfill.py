@@ -72,9 +72,9 @@ def backfill(
 ) -> None:
     """Run past occurrences of a schedule, or list backfills.
 
-    With --from: start a backfill of the schedule KEY. Its regular runs go on. An occurrence is missing if the ledger
-    has no entry for it, or if it was skipped as too late. Occurrences that another backfill still has to run are left
-    out, so repeating the command starts nothing. Times are unix seconds, dates, or spans such as 2d (ago).
+    With --from: start a backfill of the schedule KEY. The schedule's regular runs go on. An occurrence is missing if
+    the ledger has no entry for it, or if it was skipped as too late. Occurrences that another backfill still has to run
+    are left out, so repeating the command starts nothing. Times are unix seconds, dates, or spans such as 2d (ago).
 
     Without --from: list the backfills of KEY, or of all schedules, with their progress. --pause, --resume and --cancel
     act on the backfills of KEY.
@@ -122,7 +122,7 @@ _ACTIONS = {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}
 
 
 def _only_flag(flags: Mapping[str, bool], names: Iterable[str]) -> str | None:
-    """Return the flag that was given, None without one. Raises UsageError for several."""
+    """Return the flag that was given, or None if no flag was given. Raises UsageError if several were given."""
     given = [name for name in names if flags[name]]
     if len(given) > 1:
         _refuse_together(_flag(given[0]), {_flag(given[1]): True})

@@ -15,7 +15,10 @@ from psched.config import SectionName
 
 
 def command_by_key(name: SectionName) -> Callable[[Callable[[Any], None]], click.Command]:
-    """Return a decorator that makes a command with the argument KEY. The function gets a reference to the row."""
+    """Return a decorator that makes a command with the argument KEY.
+
+    The decorated function gets a reference to the row.
+    """
 
     def decorate(function: Callable[[Any], None]) -> click.Command:
         @click.command()

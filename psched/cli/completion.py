@@ -41,6 +41,6 @@ def _completions(
     try:
         with opened_section(context.find_object(Chosen) or Chosen(), name, read_only=True) as collection:
             words = {word(row) for row in islice(collection.list(prefix=prefix), _MOST_COMPLETIONS)}
-    except Exception:  # noqa: BLE001 – whatever is wrong, the command itself tells it
+    except Exception:  # noqa: BLE001 – the command itself reports any problem
         return []
     return sorted(each for each in words if each is not None and each.startswith(incomplete))

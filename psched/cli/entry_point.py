@@ -1,6 +1,6 @@
 """The programs `psched` and `pschedd`. Ctrl-C ends them silently, even while their modules are imported."""
 
-# Importing the module `signal` takes 5 ms longer, and Ctrl-C would print a traceback in this time.
+# The module `signal` takes 5 ms longer to import, and Ctrl-C would print a traceback in this time.
 from _signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal  # type: ignore[import-not-found]
 
 _HANDLES_SIGINT = getsignal(SIGINT) is default_int_handler  # False if SIGINT is ignored, as under nohup
@@ -30,7 +30,7 @@ def pschedd() -> int:
 
 
 def _run(module: str) -> int:
-    """Run `main` of a module. Before and after it, SIGINT ends the process at once."""
+    """Run `main` of a module. Before and after `main`, SIGINT ends the process immediately."""
     gc.set_threshold(_COLLECTED)
     main = import_module(module).main
     if not _HANDLES_SIGINT:
@@ -45,7 +45,7 @@ def _run(module: str) -> int:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Raise KeyboardInterrupt. A second Ctrl-C ends the process at once."""
+    """Raise KeyboardInterrupt. A second Ctrl-C ends the process immediately."""
     signal(SIGINT, SIG_DFL)
     if "logging" in sys.modules:
         sys.modules["logging"].disable()  # otherwise SQLAlchemy would log that its clean-up was interrupted

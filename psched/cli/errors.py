@@ -21,7 +21,8 @@ from psched.store import LeaseStore
 FAILED = 1
 _LONGEST_LINE = 2000
 _END = 500
-"""How many characters at its end a line keeps when it is cut: they often have the remedy."""
+"""The number of characters at the end of a long line that are kept when the line is cut. They often contain the remedy.
+"""
 INTERRUPTED = 130
 """The exit code that shells use for a command ended by SIGINT."""
 
@@ -33,7 +34,7 @@ class DatabaseError(Exception):
 def run_command(command: click.Command, arguments: Sequence[str] | None = None, chosen: object = None) -> int:
     """Run a command. Print errors to standard error as `command: message`, and return the exit code.
 
-    With PSCHED_DEBUG set, all errors except those of usage are raised. `chosen`: initial values of the common options
+    If PSCHED_DEBUG is set, all errors except usage errors are raised. `chosen`: initial values of the common options
     (`Chosen`); the command line overrides them. None: the defaults.
     """
     program = str(command.name)
@@ -88,7 +89,7 @@ def _message(error: Exception) -> str:
 
 
 def _is_of_stdout(error: Exception) -> bool:
-    """Return whether standard output cannot be written, for example because the disk is full.
+    """Return whether `error` means that standard output cannot be written, for example because the disk is full.
 
     Such an error names no file.
     """

@@ -72,7 +72,10 @@ def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | N
 def _definition_and_runs(
     schedules: ScheduleCollection, key: str, at: date | None
 ) -> tuple[Rule, Policy, Sequence[LedgerRow] | None]:
-    """Return the rule and policy of a schedule. With `at`: those in force on that date, and its ledger entries."""
+    """Return the rule and policy of a schedule.
+
+    With `at`: those in force on that date, and the ledger entries of that date.
+    """
     row = schedules.store.get(key)
     changes = [] if at is None and row is not None else schedules.ledger.changes(key)
     if row is None and not changes:

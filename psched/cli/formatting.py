@@ -67,9 +67,9 @@ def write_rows(
 ) -> None:
     """Print the rows while they are read.
 
-    Prints one JSON array (`as_json`), the original program's format (`original`), on a terminal a table that fits
-    (`wide`: all columns, uncut), else tab-separated lines with all columns. `times`: the names of fields in unix
-    seconds. `listed`: returns the fields of a row for a table.
+    With `as_json`, prints one JSON array. With `original`, prints the original program's format. Otherwise prints a
+    table that fits the terminal (with `wide` all columns, uncut), or into a pipe or file tab-separated lines with all
+    columns. `times`: the names of fields in unix seconds. `listed`: returns the fields of a row for a table.
     """
     if as_json:
         write(json_lines(with_local_times(row, times) for row in rows))

@@ -20,7 +20,7 @@ from psched.schedules.validation import check_distinct
 N = TypeVar("N", NewSchedule, NewTask)
 
 _BATCH = 500
-"""The rows that one transaction writes."""
+"""The maximum number of rows that one transaction writes."""
 _SHOWN = 5
 """The maximum number of keys in one message."""
 _STATE = frozenset(
@@ -32,7 +32,7 @@ _STATE = frozenset(
 )
 """Fields of `list --json` that are not part of a definition."""
 _DUE = "timeout"
-"""Another such field of tasks. For a schedule, `timeout` is an option."""
+"""For a task, `timeout` in `list --json` is not part of the definition. For a schedule, `timeout` is an option."""
 
 
 @click.command("json")

@@ -111,8 +111,8 @@ _APP = click.option("--app", required=True, metavar="MODULE:NAME", help="The app
 def celery(chosen: Chosen, /, app: str, **options: Any) -> None:
     """Read the periodic tasks of Celery.
 
-    Reads beat_schedule of the application, in its time zone, and the tables of django-celery-beat. Each periodic task
-    becomes a schedule whose type is the name of the task.
+    Reads the application's beat_schedule, in the application's time zone, and the tables of django-celery-beat. Each
+    periodic task becomes a schedule whose type is the name of the task.
     """
     _finish(chosen, read_celery(_named(app)), **options)
 

@@ -29,7 +29,7 @@ R = TypeVar("R", ScheduleRow, TaskRow)
 N = TypeVar("N", ScheduleRow, NewTask)
 
 _BATCH = 100
-"""The rows that one transaction reads and writes."""
+"""The maximum number of rows that one transaction reads and writes."""
 _OTHER_SIDE = "whose type is not the configured `type:`."
 _OLDEST_DUE = 1_300_000_000
 """Unix seconds in March 2011. PerfectQueue only runs tasks with a later time."""

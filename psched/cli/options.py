@@ -54,7 +54,7 @@ class Chosen:
         return default_file() if self.config is None else self.config
 
     def settings(self, reader: SectionName = "schedules", app: tuple[str, ...] = ()) -> Settings:
-        """Return the configuration, changed by the options of an application.
+        """Return the configuration, changed by the application's options `app`, -I, -r and --types.
 
         `reader`: the section that a file without sections configures. Raises ConfigError, also for a database in
         memory.
@@ -88,7 +88,7 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
 
 
 def _type_globs(value: str) -> str:
-    """Raise UsageError if the globs would restrict nothing."""
+    """Return `value` unchanged. Raises UsageError if the globs would restrict nothing."""
     if not value.replace(",", "").strip():
         raise click.UsageError("--types is empty; give a type, a glob such as video.*, or remove the option")
     return value
@@ -275,13 +275,13 @@ WALL_DATE = _Parsed("date", _wall_date)
 
 
 def count(lowest: int = 1, highest: int = MAX_COUNT, none: bool = False) -> _Parsed:
-    """Type of an option: a whole number. `none`: also accept the word none, for no limit."""
+    """Return the type of an option that takes a whole number. `none`: also accept the word none, for no limit."""
     pattern = re.compile(r"[+-]?\d{1,18}")
     return _Parsed("n", lambda text: _number(text, "a whole number", pattern, lowest, highest, none))
 
 
 def seconds(lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False) -> _Parsed:
-    """Type of an option: seconds, or a duration such as 90s, 5m or 2h.
+    """Return the type of an option that takes seconds, or a duration such as 90s, 5m or 2h.
 
     `none`: also accept the word none, for no limit.
     """
@@ -307,7 +307,7 @@ WAIT_OR_NONE = _Parsed("wait", _wait)
 
 
 def exactly(word: str) -> _Parsed:
-    """Type of an option: only this word is supported. (click's Choice would show its `_` as `-`.)"""
+    """Return the type of an option that takes only `word`. (click's Choice would show `_` in the word as `-`.)"""
 
     def parse(text: str) -> str:
         if text != word:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 Options = dict[str, click.Option]
-"""Options by all of their spellings."""
+"""Options by their spellings: an option has an entry for each of its spellings."""
 
 
 class CommandGroup(click.Group):
@@ -60,7 +60,7 @@ def takes_value(option: click.Option) -> bool:
 
 
 def options_of(command: click.Command) -> Iterator[tuple[str, click.Option]]:
-    """Yield the options of the command and of its subcommands by all of their spellings."""
+    """Yield each spelling of each option of the command and of its subcommands, with the option."""
     yield from _options(command)
     if isinstance(command, click.Group):
         for below in command.commands.values():

@@ -102,7 +102,7 @@ class Invocation(Chosen):
         With --pid-file, the configuration need not be readable, and the daemon may use any configuration.
         """
         path = self.new_pid_path()
-        if not path.name:  # the files beside it could not be named
+        if not path.name:  # files beside it (`NAME.metrics`) could not be named
             raise PidFileError(f"pid file {path} is not a regular file; name another one (pid_file)")
         if self.pid_file is None:
             self.check_daemon(path, read_running(path), "to signal that daemon, use --pid-file instead of -c and -e")
@@ -111,7 +111,7 @@ class Invocation(Chosen):
     def metrics_path(self, pid_file: Path) -> Path | None:
         """Return the file of counters of the daemon with this pid file.
 
-        If the configuration cannot be read and --pid-file is given, the file beside the pid file.
+        If the configuration cannot be read and --pid-file is given, return the file beside the pid file.
         """
         try:
             return self.configured().metrics_path(pid_file)
@@ -200,7 +200,7 @@ def _print_troubles(status: MasterStatus) -> None:
 
 
 def run(invocation: Invocation) -> int:
-    """Run the master in the foreground. A binary upgrade also calls this."""
+    """Run the master in the foreground. A binary upgrade also calls this function."""
     path = invocation.configured().pid_file if invocation.pid_file is None else invocation.pid_file
     try:
         pid_file = None if path is None else hold_pid_file(path)
@@ -254,7 +254,7 @@ def stop(invocation: Invocation) -> int:
 
 
 def restart(invocation: Invocation) -> int:
-    """Stop, then start. If the configuration cannot be read, the running daemon is left alone."""
+    """Stop the daemon, then start it. If the configuration cannot be read, the running daemon is left alone."""
     invocation.configured_path("log")
     return stop(invocation) or start(invocation)
 

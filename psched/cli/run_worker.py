@@ -16,8 +16,8 @@ from psched.supervisor.run_master import run_master
 def run(chosen: Chosen, app: tuple[str, ...]) -> int:
     """Run tasks in the foreground until a signal.
 
-    APP is module:NAME of a Dispatch or an App, or a bare NAME in a module given by -r. For each type of task, several
-    APPs are tried in order. Without APP, the configuration's `app` runs. Folders and modules of the configuration are
-    also loaded.
+    APP is module:NAME of a Dispatch or an App, or a bare NAME in a module given by -r. If several APPs are given, they
+    are tried in this order for each type of task. Without APP, the configuration's `app` runs. Folders and modules of
+    the configuration are also loaded.
     """
     return run_master(None, partial(chosen.absolute().settings, app=app))

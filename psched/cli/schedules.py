@@ -303,7 +303,7 @@ def _state_text(row: Fields) -> str:
 
 
 def _attempt_text(row: Fields) -> list[str]:
-    """Describe the running or the next attempt by the number that the log uses. Return nothing for a first attempt."""
+    """Describe the running or the next attempt by the number that the log uses. Return [] for a first attempt."""
     attempts = row["attempts"]
     if row["state"] == RUNNING:
         return [f"attempt {attempts}"] if attempts > 1 else []
@@ -344,7 +344,7 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options:
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     """Return the given options as arguments of `ScheduleCollection.add`.
 
-    The word `none` for a limit, and an empty string of a policy, become None.
+    The word `none` for a limit, and an empty string for an option of the policy or rule, become None.
     """
     terms = {*(field.name for field in fields(Policy)), *RULE_OPTIONS}
     return {
@@ -376,11 +376,12 @@ def _current(schedules: ScheduleCollection, key: str) -> Fields:
 @rule_options
 @common_options()
 def modify(chosen: Chosen, /, key: str, **options: Any) -> None:
-    """Change a schedule, at once.
+    """Change a schedule.
 
-    Options that are not given leave their values unchanged. A due occurrence stays due. A run in progress continues,
-    and its finish uses the new rule. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
-    SEC is seconds, or a duration such as 90s, 5m, 2h, 1d or 1w. --json prints the schedule as `list` does.
+    The change takes effect immediately. Options that are not given leave their values unchanged. A due occurrence stays
+    due. A run in progress continues. When it has finished, the new rule decides the next occurrence. TIME is unix
+    seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. SEC is seconds, or a duration such as 90s, 5m,
+    2h, 1d or 1w. --json prints the schedule as `list` does.
     """
     changes = _given(options)
     if not changes:

@@ -85,8 +85,8 @@ def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt:
 
     FILE is a file of schedules, or - for standard input. The first line names the database. Shows each schedule to be
     added (+), modified (~) or deleted (-) with its changes, the runs that it gains and loses in the next 7 days, the
-    effect of a clock change on these runs, and a warning if the schedule would run at once or never. Schedules of other
-    owners are not compared. Nothing is changed.
+    effect of a clock change on these runs, and a warning if the schedule would run immediately or never. Schedules of
+    other owners are not compared. Nothing is changed.
 
     The exit code is 0 if there is nothing to change, 3 if there are changes, and 1 for an error.
 
@@ -118,8 +118,8 @@ def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt
     changed a schedule meanwhile, the error names that schedule, and nothing is changed. Only schedules of the owner are
     changed. Schedules that are not declared stay, unless --prune is given.
 
-    --plan applies a plan from psched plan --out. The plan is refused if one of its schedules has changed since. If FILE
-    or --app is also given, the plan is refused if they now declare something else.
+    --plan applies a plan from psched plan --out. The plan is refused if one of its schedules has changed since. With
+    FILE or --app, the plan is also refused if the file or application now declares something else.
 
     The exit code is 0, or 1 for an error. --json prints the applied plan, as psched plan does.
     """

@@ -39,7 +39,8 @@ _SHOWN = 20
 
 
 Moment = Callable[[float, float], float]
-"""Returns the unix seconds of a time. Takes the current time, and the time from which a span such as `+2h` counts."""
+"""Returns the unix seconds of a time. Takes the current time, and the time from which a span such as `+2h` is counted.
+"""
 
 
 def _moment(text: str) -> Moment:
@@ -174,7 +175,7 @@ def _times(
 ) -> tuple[float, float, SimulatedOutage | None]:
     """Return start and end of the range, and the outage.
 
-    A span such as `+2h` counts from the start, if one is given.
+    A span such as `+2h` is counted from the start of the range, if a start is given.
     """
     begin, out = now, None
     if outage is not None:

@@ -82,7 +82,10 @@ class _InsightReader(threading.Thread):
         self._writing = threading.Lock()
 
     def end(self) -> None:
-        """After this, `wake` may be closed: its number may soon belong to a file of the database."""
+        """End the thread soon, and never write to `wake` again.
+
+        So `wake` may be closed, although its number may soon belong to a file of the database.
+        """
         with self._writing:
             self._ended.set()
 
@@ -119,7 +122,7 @@ class _Screen:
         self._frozen: ScreenData | None = None
 
     def run(self) -> int:
-        """Show the lists until q or a signal. Return 0 after q, or 128 and the number of the signal, as shells do."""
+        """Show the lists until q or a signal. Return 0 after q, or 128 plus the number of the signal, as shells do."""
         with ExitStack() as stack:
             reading, writing = os.pipe()
             stack.callback(os.close, reading)
