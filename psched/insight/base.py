@@ -52,7 +52,7 @@ class TableInsight:
     def unrouted(self) -> str | None:
         """Return the types with due rows that no live worker routes.
 
-        None if there are none, or if no worker is alive.
+        None if there are no such types, or if no worker is alive.
         """
         workers = live_workers(self._table)
         return (unrouted_types(self._table, workers) if workers else "") or None
@@ -62,7 +62,10 @@ class TableInsight:
         return None if self._table.nodes is None else self._table.nodes.alive()
 
     def known_nodes(self) -> list[Node] | None:
-        """Return the live workers of this table and those that vanished in the last day; None as for `nodes`."""
+        """Return the live workers of this table and those that vanished in the last day.
+
+        None if the store does not record workers.
+        """
         return None if self._table.nodes is None else self._table.nodes.known()
 
     def actions(self, limit: int = 20, key: str | None = None) -> Sequence[VisitorAction]:

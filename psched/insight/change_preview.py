@@ -19,7 +19,9 @@ _MOST = 5000
 
 @dataclass(frozen=True, slots=True)
 class ChangePreview:
-    """The effect of a change that was not made yet. `before`, `after`: the row. All times are unix seconds.
+    """The effect of a change that was not made yet. All times are unix seconds.
+
+    `before`, `after`: the row before and after the change.
 
     `gained`: starts that only the changed schedule has. `lost`: starts that only the unchanged schedule has. Both are
     from now to `until`, which is in 7 days, or earlier if one of the definitions has more than 5,000 runs in this time.
@@ -71,7 +73,7 @@ def _runs(row: ScheduleRow, now: float, until: float, dialect: CronDialect) -> I
 
 
 def _from_next_on(row: ScheduleRow, dialect: CronDialect) -> Iterator[int]:
-    """Yield a row's next occurrence, even if its rule does not have it, and then the later ones of the rule."""
+    """Yield a row's next occurrence, even if the rule does not contain it, and then the rule's later occurrences."""
     time = row.next_time
     while time < NEVER:
         yield time

@@ -188,7 +188,7 @@ def _overdue_findings(schedules: ScheduleCollection, nodes: Sequence[Node] | Non
 
 
 def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
-    """Yield the late rows, the oldest occurrence first. Leaves out their data, which may be large."""
+    """Yield the late rows, the oldest occurrence first. Leaves out the rows' data, which may be large."""
     times = {row.key: row.next_time for row in schedules.overdue(_MAX_OVERDUE)}
     if schedules.store.alerts is not None:
         times |= {overdue.key: overdue.scheduled_time for overdue in schedules.store.alerts.overdue(_MAX_OVERDUE)}

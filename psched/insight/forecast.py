@@ -65,7 +65,9 @@ class _OfType:
 
 
 Durations = Callable[[Collection[str]], Mapping[str, Sequence[float]]]
-"""Takes keys of schedules, and returns how long the last runs of each took, in seconds. Keys may be left out."""
+"""Takes keys of schedules, and returns how long the last runs of each took, in seconds. The result may lack some of the
+keys.
+"""
 
 StartsOf = Callable[[Rule, float], Mapping[int, int]]
 """Takes a rule and a delay, and returns the result of `starts_per_hour`."""

@@ -25,11 +25,11 @@ _LEAST_OVERLAP = 0.5
 class TimelineRun:
     """One occurrence, or several occurrences that were skipped together. All times are unix seconds.
 
-    It waited from `due` to `began` (None: no run started), and ended at `ended` (None: it runs or waits now). `began`
-    is the start of the last attempt, so a run with several `attempts` was retried before. `outcome`: as in the ledger;
-    None if it runs or waits. `overlap`: seconds during which another run of the schedule ran. `count`: the number of
-    occurrences; None if there are more than were counted. `is_paused`: whether it was skipped because its schedule was
-    paused.
+    The occurrence waited from `due` to `began` (None: no run started), and ended at `ended` (None: it runs or waits
+    now). `began` is the start of the last attempt, so a run with several `attempts` was retried before. `outcome`: as
+    in the ledger; None if it runs or waits. `overlap`: seconds during which another run of the schedule ran. `count`:
+    the number of occurrences; None if there are more than were counted. `is_paused`: whether it was skipped because its
+    schedule was paused.
     """
 
     key: str
@@ -46,7 +46,7 @@ class TimelineRun:
 
     @property
     def has_trouble(self) -> bool:
-        """Whether it failed, was retried, was skipped without a pause, or overlapped another run."""
+        """Whether the run failed, was retried, was skipped without a pause, or overlapped another run."""
         is_skipped = self.outcome == SKIPPED and not self.is_paused
         return self.outcome == FAILED or self.attempts > 1 or is_skipped or self.overlap > 0
 
@@ -64,10 +64,11 @@ class Outage:
 class Timeline:
     """Occurrences settled from `since` to `until` (unix seconds).
 
-    If `until` is now, those that run or wait are included.
+    If `until` is now, occurrences that run or wait are included.
 
-    If there are too many, entries with `had_trouble` are complete only from `troubles_from` on, and all other entries
-    only from `complete_from` on. Otherwise both equal `since`. `outages`: those after `complete_from`.
+    If there are too many entries, those with `had_trouble` are complete only from `troubles_from` on, and all other
+    entries only from `complete_from` on. Otherwise both times equal `since`. `outages`: the outages after
+    `complete_from`.
     """
 
     since: float

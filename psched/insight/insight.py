@@ -22,7 +22,9 @@ from psched.store.node_registry import Node
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The numbers of rows by state (see `TableCounts.counts`), and the live workers. Empty without the section.
+    """The numbers of rows by state (see `TableCounts.counts`), and the live workers.
+
+    The numbers of a section that the configuration does not have are empty.
 
     `overdue`: whether schedules are late now. `ScheduleInsight.overdue` returns the first of them.
     """
@@ -109,7 +111,7 @@ class Insight:
 def open_insight(settings: Settings, connections: int = 1) -> Insight:
     """Return the sections of a configuration for readers. Opens no connection. Raises ConfigError.
 
-    `connections`: the maximum number of idle connections that each section keeps open. Each thread that
-    asks uses one connection.
+    `connections`: the maximum number of idle connections that each section keeps open. Each thread uses one connection
+    while it queries.
     """
     return Insight(settings, connections)

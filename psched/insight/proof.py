@@ -91,7 +91,7 @@ def timed_audits(
 ) -> Iterator[Proof]:
     """Yield the audits of schedules, each of up to `LONGEST_AUDIT` seconds.
 
-    If that is not enough, the verdict is unknown, and there is no evidence.
+    For an audit that would take longer, the verdict is unknown, and there is no evidence.
     """
     audits = schedules.audits_with_evidence(keys, since, until, late=late, keep=keep, seconds=LONGEST_AUDIT)
     for key, verdict, evidence in audits:
@@ -112,7 +112,7 @@ def proof_page(
     limit: int,
     keep: bool = False,
 ) -> ProofPage:
-    """Audit schedules until there are `limit` of them, or until a few seconds are over; at least one.
+    """Audit up to `limit` of the schedules, at least one. After a few seconds, no further audit begins.
 
     `keep`: keep the records that the audits used.
     """

@@ -69,7 +69,10 @@ class RunsAt:
 
 
 def run_report(store: LeaseStore, seconds: float) -> RunReport:
-    """Return the runs that ended in the last `seconds`, by type. Raises NotSupportedError if the store counts none."""
+    """Return the runs that ended in the last `seconds`, by type.
+
+    Raises NotSupportedError if the store counts no runs.
+    """
     stats, now = _stats(store), store.now()
     window = _window(now, seconds)
     types: dict[str, dict[str, RunSums]] = defaultdict(dict)

@@ -39,9 +39,9 @@ from psched.time_text import local_time
 _RUNS = 20
 """The maximum number of runs, next occurrences and versions of one schedule."""
 MOST_SIMULATED = 3_000_000
-"""The maximum number of occurrences in one simulation, which takes about a minute."""
+"""The maximum number of occurrences in one simulation. With so many, a simulation takes about a minute."""
 _LONGEST_SIMULATION = 10
-"""The maximum length of a simulation, in years. It counts each hour."""
+"""The maximum length of a simulation, in years. It is limited because a simulation keeps numbers for each hour."""
 _MEASURED_RUNS = 10
 """The number of last runs of a schedule that are averaged."""
 
@@ -69,7 +69,7 @@ class ScheduleDetails:
 
     `waits`: why the schedule is not running. `next_runs`: the next runs by its rule. `history` and `versions`: the last
     entries of the ledger and the last changes of the definition, the oldest first; empty without a ledger. `older`:
-    where the previous page of the history ends; None if there is none; see `history_page`.
+    where the previous page of the history ends; None if there is no previous page; see `history_page`.
     """
 
     row: ScheduleRow | None
@@ -213,7 +213,7 @@ class ScheduleInsight(TableInsight):
         return self._schedules.audit(since, until, keys=keys)
 
     def verdict(self, key: str, since: int, until: int) -> Verdict:
-        """Return the audit of one schedule from the ledger. If it takes more than 20 s, nothing is proved.
+        """Return the audit of one schedule from the ledger. If the audit takes more than 20 s, nothing is proved.
 
         Raises NotSupportedError if the store keeps no ledger.
         """
@@ -232,9 +232,9 @@ class ScheduleInsight(TableInsight):
     ) -> ProofPage:
         """Return the audits of the first schedules after the key `after`, including deleted schedules.
 
-        `prefix`: the start of their keys. `late`: see `ScheduleCollection.audit`. `keep`: keep the records that the
-        audits used. Leaves out schedules that another program added (`rdb_compat`), unless `prefix` is the whole key of
-        one. Raises NotSupportedError if the store keeps no ledger.
+        `prefix`: the start of the schedules' keys. `late`: see `ScheduleCollection.audit`. `keep`: keep the records
+        that the audits used. Leaves out schedules that another program added (`rdb_compat`), unless `prefix` is the
+        whole key of such a schedule. Raises NotSupportedError if the store keeps no ledger.
         """
         for name, text in (("prefix", prefix), ("after", after)):
             if text:
@@ -243,9 +243,9 @@ class ScheduleInsight(TableInsight):
         return proof_page(self._schedules, keys, since, until, late, limit, keep)
 
     def _recorded(self, prefix: str, after: str) -> Iterator[str]:
-        """Yield the recorded keys after `after` that start with the prefix.
+        """Yield the keys in the ledger after `after` that start with the prefix.
 
-        If the prefix is itself the key of a schedule, it is yielded even if it is not recorded.
+        If the prefix is itself the key of a schedule, this key is yielded even if it is not in the ledger.
         """
         ledger = self._schedules.ledger
         if prefix and after < prefix:
@@ -331,8 +331,8 @@ class ScheduleInsight(TableInsight):
     ) -> Page[TroubledRun, PageStart]:
         """Return the first entries settled in a range (unix seconds) that have `had_trouble` or whose run started late.
 
-        `late`: the seconds by which a run may start late. In the order in which they were settled; none without a
-        ledger. `overdue` returns the schedules that are late now.
+        `late`: the seconds by which a run may start late. The entries are in the order in which they were settled.
+        Returns none without a ledger. `overdue` returns the schedules that are late now.
         """
         ledger = self._store.ledger
         if ledger is None:
@@ -386,11 +386,11 @@ class ScheduleInsight(TableInsight):
     ) -> Simulation:
         """Simulate the current schedules from `begin` to `end` (unix seconds).
 
-        `workers`: their number; each runs one task at a time. `handler_time`: the seconds of each run; None: as long as
-        the last runs in the ledger. `outage`: a time in which no worker runs. `late_after`: the seconds by which a run
-        may start late. A simulation takes about 20 seconds of processor time for a million occurrences. Raises
-        ValueError for more than `most` occurrences, for a range of more than 10 years, for an unusable range or number,
-        and if the ledger has no run.
+        `workers`: the number of workers; each runs one task at a time. `handler_time`: the seconds of each run; None:
+        as long as the last runs in the ledger. `outage`: a time in which no worker runs. `late_after`: the seconds by
+        which a run may start late. A simulation takes about 20 seconds of processor time for a million occurrences.
+        Raises ValueError for more than `most` occurrences, for a range of more than 10 years, for an unusable range or
+        number, and if the ledger has no run.
         """
         _check_simulation(begin, end, workers, handler_time, outage)
         rows = [row for row in self._store.list() if not row.is_backfill]

@@ -27,7 +27,8 @@ HOUR = 3600
 _MEASURED = 1000
 """The maximum number of schedules whose last runs are read."""
 _EXAMPLES = 3
-"""If there are more schedules, the minimum number of schedules of each type whose last runs are read."""
+"""If there are more than `_MEASURED` schedules, the minimum number of schedules of each type whose last runs are read.
+"""
 _FINISHED = Entry()
 
 

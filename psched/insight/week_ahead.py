@@ -27,7 +27,7 @@ _LEAST_STARTS = 10
 """A minute is crowded if it has at least this many starts, and also `_TIMES_MEAN` times the mean."""
 _TIMES_MEAN = 3
 _MOST_TIMES = WEEK * 60
-"""How many starts of one rule are listed. A rule with as many, or more, counts in no crowded minute."""
+"""How many starts of one rule are listed. A rule with at least as many starts counts in no crowded minute."""
 _EXAMPLES = 3
 _NOTES = 8
 _LONGEST_SPREAD = 6 * HOUR
@@ -72,8 +72,8 @@ class ClockChange:
 
     `before`, `after`: UTC offsets in seconds.
 
-    `schedules`: the number of schedules in these zones. `notes`: the effects on them, the most frequent first.
-    `unexamined`: the number of schedules that the notes leave out because the time was up.
+    `schedules`: the number of schedules in these zones. `notes`: the effects on the occurrences of these schedules, the
+    most frequent first. `unexamined`: the number of schedules that the notes leave out because the time was up.
     """
 
     time: int
@@ -218,7 +218,7 @@ class _Minutes:
         return CrowdedMinute(time, starts, days, types.most_common(_EXAMPLES), keys[:_EXAMPLES], peaks)
 
     def _peak(self, minute: int, starts: int, width: int, spread: Sequence[float]) -> int:
-        """Return about how many runs start in the fullest minute if these are spread over `width` minutes.
+        """Return about how many runs the fullest minute has if `starts` of `minute` are spread over `width` minutes.
 
         Each schedule has its own random delay, so the fullest minute gets more than the mean. In a Poisson distribution
         this excess is about the square root of 2 * mean * ln(width).
@@ -279,7 +279,9 @@ def _changes_of(name: str, begin: int, end: int) -> Iterator[tuple[int, int, int
 
 
 _AROUND = 3 * HOUR
-"""Seconds around a clock change in which occurrences are examined. After the change at least one is examined."""
+"""Seconds around a clock change in which occurrences are examined. At least one occurrence after the change is
+examined.
+"""
 _MOST_AROUND = 200
 
 
