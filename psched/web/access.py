@@ -114,7 +114,7 @@ class Gate:
             except (binascii.Error, UnicodeDecodeError):
                 user = colon = password = ""
             found = None
-            for known, actions in self._passwords.items():  # compare all of them, so that the time reveals nothing
+            for known, actions in self._passwords.items():  # compare all passwords, so that the time reveals nothing
                 if secrets.compare_digest(known.encode(), f"{user}:{password}".encode()) and colon:
                     found = Access(user, actions)
             if found is not None:
@@ -145,7 +145,7 @@ class Gate:
         for name in headers:
             if name in _OF_PROXIES or name.startswith("x-forwarded"):
                 return f"header {name}"
-        if request.scope.get("http_version") == "1.0":  # the default of nginx before 1.29.7; no browser speaks it
+        if request.scope.get("http_version") == "1.0":  # nginx's default before 1.29.7; no browser uses it
             return "HTTP/1.0"
         origin = headers.get("origin")
         if origin is None and headers.get("sec-fetch-site") == "same-origin":

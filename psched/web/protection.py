@@ -1,4 +1,4 @@
-"""Adds headers that forbid content of other sites to each answer, and refuses changes requested by other sites."""
+"""Adds to each answer headers that forbid content of other sites, and refuses changes that other sites request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Protection:
 def foreign(headers: Headers) -> str | None:
     """Return why a request that changes something may come from another site; None if it comes from one of these pages.
 
-    Browsers send at least one of the two headers with each POST, and pages cannot forge them.
+    Browsers send `Sec-Fetch-Site`, `Origin` or both with each POST, and pages cannot forge these headers.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:

@@ -76,7 +76,7 @@ class SharedState:
 
     @property
     def schedules(self) -> ScheduleCollection | None:
-        """The schedules, for changes; None without this section."""
+        """The schedules, opened for changes; None if the configuration does not have this section."""
         with self._lock:
             section = self.settings.schedules
             if self._schedules is None and section is not None:
@@ -85,7 +85,7 @@ class SharedState:
 
     @property
     def queue(self) -> Queue | None:
-        """The queue, for changes; None without this section."""
+        """The queue, opened for changes; None if the configuration does not have this section."""
         with self._lock:
             section = self.settings.queue
             if self._queue is None and section is not None:
@@ -132,9 +132,9 @@ class SharedState:
     ) -> T | None:
         """Return the last answer of `ask`. If it is older than `seconds`, call `ask` again in a thread.
 
-        An answer that is twice as old is not returned. Returns None if there is no answer after `patience` seconds
-        (default: `_PATIENCE`). The browser then fetches the page again, and gets the answer or the error. `ask` must
-        not depend on the request, but texts in the answer may show times in the zone that all requests have.
+        An answer older than twice `seconds` is not returned. Returns None if there is no answer after `patience`
+        seconds (default: `_PATIENCE`). The browser then fetches the page again, and gets the answer or the error. `ask`
+        must not depend on the request, but texts in the answer may show times in the zone that all requests have.
         """
         with self._lock:
             self._forget_old_failures()
@@ -151,7 +151,7 @@ class SharedState:
         if asked is None or not wait([asked], _PATIENCE if patience is None else patience).done:
             return None
         with self._lock:
-            self._asked.pop(question, None)  # it failed: a question that succeeds is removed by its own thread
+            self._asked.pop(question, None)  # `ask` failed: after a success its thread removes the question
             self._failed.pop(question, None)
         return cast("T", asked.result())
 

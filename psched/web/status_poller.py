@@ -101,7 +101,7 @@ class StatusPoller:
             return self._now()
 
     def next_status(self) -> Status:
-        """Wait for the database's next answer, or until it is known not to answer, and return the status then."""
+        """Wait for the database's next answer, or until the database counts as unreachable. Return the status then."""
         asked = monotonic()
         with self._changed:
             self._begin()

@@ -11,11 +11,11 @@ from psched.time_text import local_datetime, parse_local_datetime, parse_seconds
 
 T = TypeVar("T")
 _MOST_DIGITS = 15
-"""A longer number fits into no column, and would be no time."""
+"""The maximum number of digits of a number. A longer number fits into no column of a table, and cannot be a time."""
 
 
 def parsed(text: str, convert: Callable[[str], T], problem: str) -> T:
-    """Return `convert(text)`. If `convert` refuses the text, raises InvalidValueError: `problem`, and the text."""
+    """Return `convert(text)`. If `convert` refuses the text, raises InvalidValueError with `problem` and the text."""
     try:
         return convert(text)
     except (ValueError, OverflowError) as error:
@@ -23,7 +23,10 @@ def parsed(text: str, convert: Callable[[str], T], problem: str) -> T:
 
 
 def whole_number(given: Mapping[str, str], name: str) -> int | None:
-    """Return a number of the address; None if it is missing or not a number. Raises InvalidValueError if it is long."""
+    """Return a number of the address; None if it is missing or not a number.
+
+    Raises InvalidValueError if it has more than 15 digits.
+    """
     text = given.get(name, "")
     if not (text.isascii() and text.isdecimal()):
         return None
@@ -44,7 +47,7 @@ def moment_text(time: float) -> str:
 
 
 def parse_span(text: str) -> float:
-    """Return a duration in seconds. For `parsed`: raises ValueError, also for a negative or infinite duration."""
+    """Return a duration in seconds, for `parsed`. Raises ValueError, also for a negative or infinite duration."""
     found = parse_seconds(text)
     if not 0 <= found < math.inf:
         raise ValueError(text)

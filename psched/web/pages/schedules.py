@@ -162,7 +162,7 @@ def latest(runs: Sequence[LedgerRow], rule: Rule) -> float | None:
 
 
 def lateness_of(run: LedgerRow, rule: Rule) -> float | None:
-    """Return how late a run started; None if it did not run. The waits for retries count as lateness."""
+    """Return how many seconds late a run started; None if no attempt started. Waits for retries count as lateness."""
     if run.started is None:
         return None
     if rule.backfill is not None:  # a backfill has no fixed time

@@ -28,7 +28,7 @@ _MOST_STARTS = 200_000
 limit."""
 _LISTED = 50
 _FOLLOWED: Final[Mapping[str, int]] = {"6 hours": 6 * _HOUR, "1 day": 24 * _HOUR, "7 days": 168 * _HOUR}
-"""How long the simulation continues after the outage."""
+"""How long the simulation continues after the outage: the choices, and their lengths in seconds."""
 _MOST_WORKERS = 10_000
 _LONGEST = 31 * 86400
 _FARTHEST = 366 * 86400

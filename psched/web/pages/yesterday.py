@@ -48,7 +48,7 @@ _LEGEND: Final = [
 class ScheduleLine:
     """The runs of one schedule. `longest`: the longest wait of a run before its start, in seconds.
 
-    `marks`: the bars drawn for `history`. They are computed only for a line that is shown.
+    `marks`: the bars drawn for `history`. The bars are computed only for a line that is shown.
     """
 
     key: str
