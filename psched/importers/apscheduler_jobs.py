@@ -127,7 +127,7 @@ def _without_jitter(trigger: Any) -> Any:
 
 
 def following_of_trigger(trigger: Any) -> Following:
-    """Return when a trigger fires, without its jitter."""
+    """Return a function that finds the next time when a trigger fires, without the trigger's jitter."""
     if _kind(trigger) == "DateTrigger":
         date = int(trigger.run_date.timestamp())
         return lambda after: date if date > after else None
@@ -142,7 +142,7 @@ def following_of_trigger(trigger: Any) -> Following:
         moment = datetime.fromtimestamp(after, UTC)
         if counts_from_last_run:
             found = own.get_next_fire_time(moment, moment)
-        else:  # given a last run, a CronTrigger ignores its start
+        else:  # given a last run, a CronTrigger ignores its own `start_date`
             found = own.get_next_fire_time(None, moment + timedelta(seconds=1))
         return None if found is None else int(found.timestamp())
 
@@ -150,7 +150,7 @@ def following_of_trigger(trigger: Any) -> Following:
 
 
 def _all_of(parts: Sequence[Following]) -> Following:
-    """Return the runs that all parts have in common.
+    """Return a function that finds the next run that all `parts` have in common.
 
     Without a common run, APScheduler's own search would end only in the year 9999.
     """

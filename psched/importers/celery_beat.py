@@ -209,7 +209,7 @@ def _following(schedule: Any, timezone: str) -> Following:
 
 
 def _next_look(now: int, then: int, timezone: str) -> int:
-    """Return when beat checks the schedule next, or a later time if all checks before that have the same result."""
+    """Return when beat checks the schedule next, or a later time if all checks before it have the same result."""
     change = next_clock_change(now - _AROUND_CHANGE, timezone)
     if change is None or then < change - _AROUND_CHANGE:
         return then
@@ -225,7 +225,7 @@ def _solar(schedule: Any) -> Following:
         try:
             remaining: int = math.ceil(own.remaining_estimate(moment).total_seconds())
             return after + max(1, remaining)
-        except Exception as error:  # noqa: BLE001 – of the library `ephem`, where the sun does not rise
+        except Exception as error:  # noqa: BLE001 – `ephem` raises it where the sun does not rise
             del error
             return None
 

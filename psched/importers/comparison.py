@@ -37,9 +37,10 @@ class Difference:
 def following_of(
     definitions: Sequence[Definition], timezone: str, calendars: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> Following:
-    """Return when psched runs any of these definitions.
+    """Return a function that finds the next time when psched runs any of these definitions.
 
-    `timezone`: the zone of definitions without a zone. `calendars`: the weekdays of each calendar that they exclude.
+    `timezone`: the zone of definitions without a zone. `calendars`: the weekdays of each calendar that the definitions
+    exclude.
     """
     each = [_following(definition, definition.get("timezone", timezone), calendars) for definition in definitions]
 

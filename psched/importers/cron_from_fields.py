@@ -47,7 +47,7 @@ class MatchingFields:
 def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, list[str]]]:
     """Return definitions with `cron`, and `exclude` if needed.
 
-    Also return the weekdays of the calendars that they name.
+    Also return the weekdays of the calendars that the definitions name.
     """
     clock = [
         field_text(fields.minutes, 0, 59, "minutes" in fields.stars),
@@ -93,7 +93,7 @@ def _day_parts(fields: MatchingFields) -> list[tuple[str, str, frozenset[int]]]:
     day_text = field_text(days, 1, 31, "days" in fields.stars and not nth) if days else ""
     day_text = ",".join(filter(None, (day_text, "L" if fields.last_day else "")))
     if not others:
-        return [(day_text or "*", nth_text or "*", frozenset())]  # side by side, one of the two fields is enough
+        return [(day_text or "*", nth_text or "*", frozenset())]  # in one expression, a match of either field is enough
     parts = [("*", nth_text, frozenset[int]())] if nth else []
     if day_text:
         weeks = [n for n, week in _WEEKS.items() if week <= days]
@@ -111,7 +111,7 @@ def _day_parts(fields: MatchingFields) -> list[tuple[str, str, frozenset[int]]]:
 def field_text(values: Collection[int], low: int, high: int, star: bool) -> str:
     """Return the text of a field: `*`, a step, or a list of values and ranges.
 
-    `star`: whether it may begin with `*`.
+    `star`: whether the text may begin with `*`.
     """
     ordered = sorted(set(values))
     if star and ordered == list(range(low, high + 1)):

@@ -75,7 +75,7 @@ def read_cronjobs(name: str, text: str, timezone: str) -> Imported:
     """Return the CronJobs in a file of manifests. `timezone`: for CronJobs without `timeZone`. Raises ConfigError."""
     try:
         found = [each for document in yaml.safe_load_all(text) for each in _cronjobs(document)]
-    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a date or a number that cannot be
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date or number
         raise ConfigError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from error
     except RecursionError:
         raise ConfigError(f"{name}: nested too deeply; give manifests, as kubectl prints them") from None
@@ -144,7 +144,10 @@ def _policy(spec: dict[str, Any], remarks: list[str]) -> Definition:
 
 
 def _rule(text: str, zone: Any, timezone: str, remarks: list[str]) -> tuple[Definition, Following | None]:
-    """Return the rule of a definition, and a function for the times of Kubernetes; None for an interval."""
+    """Return the rule of a definition, and a function for the times of Kubernetes.
+
+    For an interval the function is None.
+    """
     match = re.match(r"(?:CRON_)?TZ=(\S+)\s+(.*)", text)
     if match is not None:
         zone, text = zone or match[1], match[2]
@@ -199,7 +202,7 @@ def _number(text: str, place: int) -> int:
 
 
 def _following(values: tuple[frozenset[int], ...], is_either: bool, timezone: str) -> Following:
-    """Return when the clock of the zone matches the fields."""
+    """Return a function that finds the next time when the clock of the zone matches the fields."""
     minutes, hours, days, months, weekdays = values
     zone = load_zone(timezone)
 

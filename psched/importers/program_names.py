@@ -20,7 +20,7 @@ _RUNNERS = re.compile(
     r"env|exec|command|nice|ionice|chronic|sudo|su|flock|timeout|time|systemd-cat|setsid|nohup|(ba|da|z|k)?sh|perl|ruby"
     r"|node|php[0-9.]*|python[0-9.]*|pypy[0-9]*|Rscript|java|uv|poetry|pipenv|bundle|run"
 )
-"""Programs that run another program, named by their arguments."""
+"""Programs that run the program that their arguments name."""
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.@-]+")
 
 
@@ -42,7 +42,10 @@ def name_of_arguments(arguments: Iterable[str]) -> str:
 
 
 def plain_name(text: str) -> str:
-    """Return at most 60 characters of the text. Others than letters, digits and `_ . @ -` become single dashes."""
+    """Return at most 60 characters of the text.
+
+    Each sequence of characters except letters, digits and `_ . @ -` becomes a single dash.
+    """
     return _UNUSUAL.sub("-", text).strip("-.")[:_LONGEST] or "job"
 
 

@@ -77,7 +77,7 @@ class CalendarEvent:
         )
 
     def following(self, timezone: str) -> Following:
-        """Return the function that finds the next time of the event. `timezone` applies if the event names none."""
+        """Return the function that finds the next time of the event. `timezone` applies if the event names no zone."""
         zone = load_zone(self.timezone or timezone)
         times = sorted(h * 3600 + m * 60 + s for h in self.hours for m in self.minutes for s in self.seconds)
 
