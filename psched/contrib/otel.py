@@ -1,8 +1,8 @@
 """OpenTelemetry spans for submits, runs and settlements, by the semantic conventions for messaging.
 
 A submit is a span `send {type}`. Its context is stored in the task's headers. The run of the task is a span `process
-{type}`, linked to the span of the submit. Its child `settle {type}` is the transaction that ends the run. The run of a
-schedule begins a new trace.
+{type}`, linked to the span of the submit. The span of the run has a child `settle {type}`: the transaction that ends
+the run. The run of a schedule begins a new trace.
 
 `telemetry: otel` in the configuration attaches the listeners. A program without a configuration calls `instrument`. The
 spans go to the provider that the program has set. If the application of a worker sets none, the worker makes a provider
@@ -43,7 +43,7 @@ _FLUSH = 10.0
 _QUEUE = "OTEL_BSP_MAX_QUEUE_SIZE"
 _QUEUE_SIZE = 65_536
 """The maximum number of spans that wait to be sent, unless OTEL_BSP_MAX_QUEUE_SIZE is set. A batch of short tasks ends
-about a thousand spans at once.
+about a thousand spans at the same time.
 """
 
 
@@ -179,7 +179,7 @@ class _Tracing:
         run.span.end()
 
     def _settled(self, event: Event, fields: dict[str, Any]) -> None:
-        """Make a span for each settled run. It begins when the common transaction of these runs began."""
+        """Make a span for each settled run. The span begins when the common transaction of these runs began."""
         error, seconds = fields["error"], fields["seconds"]
         now = time.time_ns()
         begin = now - int((seconds or 0.0) * 1e9)
@@ -254,7 +254,7 @@ def _ever_fewer(carrier: Mapping[str, str]) -> Iterable[Mapping[str, str]]:
 
 
 def preload() -> None:
-    """Import the exporter's modules in the master, so that workers share their memory."""
+    """Import the exporter's modules in the master, so that workers share the memory of these modules."""
     import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     import_module("opentelemetry.sdk.trace.export")
 

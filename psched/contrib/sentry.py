@@ -49,8 +49,8 @@ _FIELDS = 5
 class PschedIntegration(Integration):
     """Reports errors of handlers with the run's context, spans of submits and runs, and check-ins of schedules.
 
-    A check-in creates or updates the monitor of its schedule. The monitor gets the schedule's rule and time zone. If
-    the schedule has `alert_after`, this limits how late an occurrence may start, and how long it may run.
+    A check-in creates or updates the monitor of its schedule. The monitor gets the schedule's rule and time zone. The
+    schedule's `alert_after`, if any, limits how late an occurrence may start, and how long it may run.
     """
 
     identifier = "psched"

@@ -56,7 +56,7 @@ class PschedTask(Task):  # type: ignore[type-arg]  # Django's own class is not g
     """A task of Django with two more arguments of `@task`.
 
     `max_attempts`: a task that raises an error has failed after this many attempts. `retry_wait`: seconds before the
-    next attempt, or `psched.backoff(...)`. None: use the OPTIONS of the backend.
+    next attempt, or `psched.backoff(...)`. If one of them is None, the OPTIONS of the backend apply.
     """
 
     max_attempts: int | None = None

@@ -33,7 +33,9 @@ also runs Django's tasks.
 """
 _SECTIONS = ("schedules", "queue")
 _RETENTION = "1d"
-"""Longer than psched's default of five minutes, because programs may call `get_result` late."""
+"""The default `retention_time`. It is longer than psched's own five minutes, because programs may call `get_result`
+late.
+"""
 
 _ABOUT_DJANGO = {
     "autocommit", "charset", "check_same_thread", "collation", "conv", "cursor_factory", "init_command",
@@ -78,7 +80,7 @@ def alias_of(section: SectionName) -> str | None:
 
 def chosen() -> Chosen:
     """Return the options for a command that takes its configuration from the settings of this process."""
-    from psched.cli.options import Chosen  # noqa: PLC0415 – the process that prints the settings does without
+    from psched.cli.options import Chosen  # noqa: PLC0415 – the process that prints the settings does not need it
 
     return Chosen(settings_module(), settings_file(), load=_load_here)
 

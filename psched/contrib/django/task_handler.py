@@ -64,7 +64,10 @@ class DjangoTasks(Router):
         return [re.compile(f"^{name}:{_ANY_FUNCTION}") for name in names]
 
     def route(self, type: str) -> HandlerFactory | None:
-        """Return the handler of a function. None if it cannot be imported: a worker with newer code may have it."""
+        """Return the handler of a function; None if the function cannot be imported.
+
+        A worker with newer code may have the function.
+        """
         if not any(pattern.search(type) for pattern in self._patterns()):
             return None
         try:

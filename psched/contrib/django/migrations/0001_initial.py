@@ -21,7 +21,7 @@ def make_tables(apps: Any, schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 
 class Migration(migrations.Migration):
-    """Runs outside of a transaction. Several hosts may migrate at once; the steps of psched are safe for that."""
+    """Runs outside of a transaction. Several hosts may migrate at the same time; psched's steps are safe for that."""
 
     initial = True
     atomic = False
