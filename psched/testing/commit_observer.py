@@ -24,7 +24,7 @@ Phase = Literal["before", "after"]
 
 class Observer(Protocol):
     def __call__(self, phase: Phase, statement: str) -> None:
-        """Called before and after each commit, in its thread.
+        """Called before and after each commit, in the thread of the commit.
 
         `statement`: COMMIT, or a statement in autocommit mode.
         """
@@ -46,7 +46,7 @@ _Commits = Callable[..., str | None]
 def observe(observer: Observer) -> None:
     """Call `observer` at each commit of this process from now on.
 
-    The observer cannot be removed, so call this in a forked process.
+    The observer cannot be removed, so call this function in a forked process.
     """
     _observe_sqlite(observer)
     for module, install in _DRIVERS.items():
@@ -101,7 +101,7 @@ def writes(statement: object) -> bool:
 def _commit_of(statement: object, in_transaction: bool, autocommits: bool) -> str | None:
     """Return "COMMIT" if `statement` commits a transaction, or None if it commits nothing.
 
-    If it is a write in autocommit mode, return its text.
+    If `statement` is a write in autocommit mode, return its text.
     """
     word = first_word(statement)
     if word in _COMMITS:

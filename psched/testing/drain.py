@@ -34,7 +34,7 @@ _LIMIT = 10_000
 class Run:
     """One run of a task or schedule.
 
-    `outcome`: None if its handler did not settle it. `error`: what the handler raised.
+    `outcome`: None if the handler did not settle the run. `error`: what the handler raised.
     """
 
     key: str
@@ -54,9 +54,11 @@ class Drain:
         self._clock = clock
         self._lock = Lock()
         self._active = 0
-        """How many calls run tasks now. Several do so if a handler waits for a result, or in several threads."""
+        """How many calls of this object run tasks now: more than one if a handler waits for a result, or if several
+        threads call.
+        """
         self._left = False
-        """Whether a task was submitted during such a call, so that the call must run it."""
+        """Whether a task was submitted while a call was running tasks, so that this call must run the task."""
 
     def __call__(
         self,
@@ -138,7 +140,7 @@ class Drain:
         """Set the clock to the next due time. If this time is after `end`, set the clock to `end` and return False."""
         waits = [wait for table in self._tables.opened if (wait := table.store.next_due()) is not None]
         now = self._tables.queue.store.now()
-        # A due row that cannot be acquired waits until a lease ends, because of its user's `max_running`.
+        # A due row that cannot be acquired because of its user's `max_running` waits until a lease ends.
         due = math.ceil((now + min(waits, default=math.inf)) * 1000) / 1000 if waits else math.inf
         self._clock.travel_to(min(max(due, now + 0.001), end))
         return due <= end and now < end
@@ -173,7 +175,7 @@ class Drain:
         return submit_and_run
 
     def wait_at_once(self, wait_for: Callable[[str, float | None], Future[T]]) -> Callable[..., Future[T]]:
-        """Return a function like `ResultPoller.wait_for`. If a handler waits, it first runs the due tasks.
+        """Return a function like `ResultPoller.wait_for`. If a handler waits, the function first runs the due tasks.
 
         Otherwise the handler would wait for ever, because the test is the only worker.
         """

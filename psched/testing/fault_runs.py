@@ -26,9 +26,9 @@ from psched.testing.open_tables import OpenTables
 _HUNG = 30.0
 """Seconds after which a process counts as hanging."""
 _MORE_RUNS = 8
-"""How many more runs may fail, or end with their process, than twice the length of the plan."""
+"""With a plan of n faults, at most this number plus 2 * n runs of a pass may fail, or end with their process."""
 _MOST_RUNS = 1000
-"""The maximum number of runs of one pass, because tasks that submit themselves would never end."""
+"""The maximum number of runs of one pass. Without it, a pass of tasks that submit themselves would never end."""
 _MOST_LINES = 80
 """The maximum number of lines that are shown of the difference between two states."""
 

@@ -42,10 +42,10 @@ def faults(
     faults. After a fault, every task runs again until it is done. A handler is not idempotent if its tasks leave a
     different state with a fault than without. Then the test fails, and shows the fault, the commit and the difference.
 
-    `state` returns the state that the handlers should leave. It must read it from where other processes wrote it: rows,
-    files, `psched_effects`. `reset` undoes that state. It is called before each run of the test function, and at the
-    end. The parameters of both are fixtures. `seeds`: how many random sequences of faults to try after the single
-    faults, or a list of the seeds of these sequences (`seeds=[17]`).
+    `state` returns the state that the handlers should leave. It must read this state from where other processes wrote
+    it: rows, files, `psched_effects`. `reset` undoes that state. It is called before each run of the test function, and
+    at the end. The parameters of both are fixtures. `seeds`: how many random sequences of faults to try after the
+    single faults, or a list of the seeds of these sequences (`seeds=[17]`).
 
     Raises:
         ConfigError: an argument cannot be used.

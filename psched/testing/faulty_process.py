@@ -28,10 +28,11 @@ from psched.testing.open_tables import OpenTables
 _TICK = 0.002
 _ASLEEP = 150
 """How many checks must find a process asleep before it counts as waiting for a lock, not for a busy machine. The count
-begins again when the process has used `_AWAKE`.
+begins again when the process has used `_AWAKE` nanoseconds of processor time.
 """
 _AWAKE = 2_000_000
-"""Nanoseconds of processor time after which sleep counts as interrupted. While SQLite waits, it tries again sometimes.
+"""Nanoseconds of processor time. If a process has used more, its sleep counts as interrupted. It is not 0, because
+SQLite sometimes tries again while it waits for a lock.
 """
 
 _SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
@@ -42,7 +43,7 @@ class WorkReport:
     """The report of a process, as far as it got. It is read from the file that the process wrote."""
 
     task: str | None = None
-    """Type and key of the task that it ran; None if none was due."""
+    """Type and key of the task that the process ran; None if no task was due."""
     data: str = ""
     commits: list[str] = field(default_factory=list)
     """The place in the source of each commit that the handler started."""
@@ -67,7 +68,7 @@ class FaultyProcess:
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            # about forking while other threads run, such as those of xdist
+            # the warning about a fork while other threads run, such as those of xdist
             warnings.simplefilter("ignore", DeprecationWarning)
             self._pid: int | None = os.fork()
         if self._pid == 0:
@@ -171,7 +172,7 @@ def _be_worker(tables: OpenTables, inherited: InheritedConnections, fault: Fault
             signal.signal(number, signal.SIG_DFL)
         inherited.leave_to_parent()
         _work(tables, fault, report)
-    except BaseException:  # noqa: BLE001 – it is reported, and must not go on in the parent's code
+    except BaseException:  # noqa: BLE001 – reported; it must not reach the parent's code
         report(broken=traceback.format_exc())
     finally:
         sys.stdout.flush()

@@ -1,4 +1,7 @@
-"""Keeps a forked process from using its parent's database connections: each would read answers meant for the other."""
+"""Keeps a forked process from using its parent's database connections.
+
+Otherwise each of the two processes would read answers meant for the other.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _kept: list[Any] = []
 
 
 class InheritedConnections:
-    """The connections of SQLAlchemy and Django in this process. Its forked processes must leave these alone.
+    """The connections of SQLAlchemy and Django in this process. The processes that it forks must leave these alone.
 
     Raw connections of a driver are not found. The application must open those in the process that uses them.
     """

@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures for the tests of applications. See docs/testing.md.
 
-pytest imports this module in every run in which psched is installed. So the fixtures import all other modules of
-psched, when a test uses them.
+pytest imports this module in every run in which psched is installed. So all other modules of psched are imported by the
+fixtures, when a test uses a fixture.
 """
 
 from __future__ import annotations
