@@ -1,8 +1,8 @@
 """The heartbeat rows by which the instances of a scheduler see each other.
 
-The row is a leased task of a type that no handler runs. Its `created_at` is the start of the instance. While its lease
-is valid, the instance is alive. A new instance reads the rows to decide which overdue occurrences were due while no
-instance ran.
+A heartbeat row is a leased task of a type that no handler runs. The row's `created_at` is the start of the instance.
+While the row's lease is valid, the instance is alive. A new instance reads the rows to decide which overdue occurrences
+were due while no instance ran.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ INTERVAL = 2.0
 """Seconds between two heartbeats."""
 _CLEANUP_INTERVAL = 300
 """After this many successful heartbeats in a row, an instance deletes the rows of other instances that died before the
-first of them."""
+first of these heartbeats.
+"""
 
 
 @dataclass(frozen=True, slots=True)

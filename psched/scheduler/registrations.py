@@ -95,7 +95,7 @@ def _interval(every: object) -> str:
 def _moment(at: object, timezone: str) -> str:
     """Return a time as text in local time of `timezone`. A datetime without a zone is already local.
 
-    Rounds up to whole seconds: the time before might have passed, and then the task would never run.
+    Rounds up to whole seconds: the whole second before might have passed, and then the task would never run.
     """
     if isinstance(at, str):
         return at
@@ -145,7 +145,7 @@ def checked_rule_of(cron: str, timezone: str, terms: Mapping[str, Any], dialect:
 
 
 def store_registrations(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:
-    """Add or change the schedules of these registrations. Several instances may do so at once.
+    """Add or change the schedules of these registrations. Several instances may do so at the same time.
 
     Raises the driver's errors.
     """

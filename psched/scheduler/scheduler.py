@@ -279,10 +279,10 @@ class Scheduler:
             return schedule.resume()
 
     def run_now(self, name: str | TaskFunction[..., Any]) -> None:
-        """Submit a task of a registration now, even if it is paused. Its regular occurrences do not change.
+        """Submit a task of a registration now, even if the registration is paused.
 
-        A started instance submits the task. Raises NotFoundError, and ScheduleError while an occurrence is being
-        submitted.
+        The regular occurrences do not change. A started instance submits the task. Raises NotFoundError, and
+        ScheduleError while an occurrence is being submitted.
         """
         with self._stored(name) as schedule:
             schedule.run_now()
@@ -309,7 +309,8 @@ class Scheduler:
     def unregister(self, name: str | TaskFunction[..., Any]) -> bool:
         """Remove the registration from this instance and from the store. Return False if the store did not have it.
 
-        Its tasks stay. If another instance registers the name, its next start stores the registration again.
+        Tasks that were submitted stay. If another instance registers the name, the next start of that instance stores
+        the registration again.
         """
         text = self._name(name)
         with self._stores() as stores:
@@ -397,8 +398,8 @@ class Scheduler:
     def open_queue(self) -> Queue:
         """Open the queue of this scheduler's tasks. A missing table is created. The caller must close the queue.
 
-        If the database can wake the scheduler (PostgreSQL, Redis), a task that is submitted there runs at once,
-        otherwise at the next poll. Raises ConfigError.
+        If the database can wake the scheduler (PostgreSQL, Redis), a task that is submitted to this queue runs
+        immediately, otherwise at the next poll. Raises ConfigError.
         """
         assert self._settings.queue is not None
         queue = open_scheduler_queue(self._settings.queue)
@@ -490,7 +491,7 @@ class Scheduler:
     def _stores(self) -> Iterator[OpenStores]:
         """Yield open stores with their tables. Uses the stores of the threads if these are ready.
 
-        A `stop` keeps them open.
+        A `stop` does not close the stores until the context ends.
         """
         with self._checked_lock():
             if self._threads is not None and self._threads.is_ready:

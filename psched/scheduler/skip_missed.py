@@ -1,8 +1,8 @@
 """Skips the occurrences that were due while no instance ran. Each instance does this once, when it starts.
 
-An occurrence is missed unless an instance was running when it was due, has a handler for its name and is still alive.
-An instance with an expired heartbeat lease may be dead, or it may have lost the database just like this instance. It
-counts as dead if it does not renew the lease within a few seconds.
+An occurrence is missed unless an instance was running when the occurrence was due, has a handler for the occurrence's
+name, and is still alive. An instance with an expired heartbeat lease may be dead, or it may have lost the database just
+like this instance. It counts as dead if it does not renew the lease within a few seconds.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class OpenStores:
     """The open stores of one process. Usable from any thread, but not across a fork."""
 
     def __init__(self, schedules: ScheduleCollection, queue: TaskStore, tasks: Source, wakeup: LocalWakeup) -> None:
-        """`wakeup`: must be called for each task that this process submits."""
+        """`wakeup`: its `wake_one` must be called for each task that this process submits."""
         self.schedules = schedules
         self.queue = queue
         self.tasks = tasks

@@ -22,7 +22,7 @@ ADD: Final = "add"
 MODIFY: Final = "modify"
 DELETE: Final = "delete"
 _TRIES = 20
-"""How often a plan is applied if other processes add and delete its schedules at the same time."""
+"""The maximum number of tries to apply a plan while other processes add and delete its schedules."""
 _NAMED = 5
 """How many keys a message names."""
 _MOST_COUNTED = 100_000
@@ -64,7 +64,7 @@ class Plan:
     - `unchanged`: how many schedules are already as declared.
     - `undeclared`: schedules of `owners` that are not declared, but stay because the plan does not prune.
     - `others`: how many schedules have other owners or none. They do not change. Up to 100,000 schedules are counted.
-    - `rows`: the changes in the form that the store takes, if the plan is applied at once.
+    - `rows`: the changes in the form that the store takes; empty for a plan that was read from a file.
     - `database`: the URL of the store without its password, if the caller has named it.
     """
 

@@ -43,7 +43,10 @@ def read_schedules_file(path: Path, check: Check | None = None) -> DeclaredSched
 
 
 def parse_schedules(text: str, source: str, check: Check | None = None) -> DeclaredSchedules:
-    """Return the schedules in the text of a file, like `read_schedules_file`. `source`: its name, for messages."""
+    """Return the schedules in the text of a file, like `read_schedules_file`.
+
+    `source`: the name of the file, for messages.
+    """
     return _FileReader(parse_document(text, source), source, check).declared()
 
 

@@ -20,9 +20,9 @@ _NAMED = 10
 def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> Plan:
     """Return the plan that gives an owner's schedules the definitions that they had just before `time`.
 
-    A schedule that was added since is deleted. A schedule that was deleted since is added again. A schedule that was
-    adopted since returns to its previous owner. Schedules that now belong to another owner do not change, nor do
-    pauses. Raises NotFoundError for an unknown owner, NotSupportedError and ScheduleError.
+    Schedules that were added after `time` are deleted. Schedules that were deleted after `time` are added again.
+    Schedules that were adopted after `time` return to their previous owners. Schedules that now belong to another owner
+    do not change, nor do pauses. Raises NotFoundError for an unknown owner, NotSupportedError and ScheduleError.
     """
     check_keeps_owners(schedules)
     changes = {key: schedules.ledger.changes(key) for key in schedules.ledger.changed_since(time)}

@@ -39,7 +39,7 @@ _NEAR = 3 * 3600
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """Runs in the next days: how many, and the `first` few. `exact`: False if too many to compare one by one.
+    """Runs in the next days: how many, and the `first` few. `exact`: False if there are too many to compare one by one.
 
     Then all runs of the schedule are counted, not only those that a change gains or loses.
     """
@@ -150,7 +150,7 @@ class RunTimeComparison:
         return found if timing.most is None else min(found, timing.most)
 
     def _runs(self, timing: _Timing) -> Iterator[float]:
-        """Yield the runs, at least as many as `_count` returns. Callers must not use further runs."""
+        """Yield the runs, at least as many as `_count` returns. Callers must use at most this number of runs."""
         if timing.settled:
             yield timing.next_run_time
         listed, time = self._later(timing), timing.next_time
