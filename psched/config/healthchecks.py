@@ -37,7 +37,10 @@ class Healthchecks:
 
 
 def slug(key: str) -> str:
-    """Return the key in lower case. Each sequence of characters except a-z, 0-9 and _ becomes `-`; none at the ends."""
+    """Return the key in lower case.
+
+    Each sequence of characters except a-z, 0-9 and _ becomes `-`. At the ends it is removed.
+    """
     return re.sub(r"[^a-z0-9_]+", "-", key.lower()).strip("-") or "-"
 
 

@@ -91,7 +91,10 @@ def absolute_path(path: str | Path, base: Path) -> Path:
 
 
 def _sqlite_file(url: str) -> str:
-    """Return the file of a SQLite URL: "" or `:memory:` for one in memory. Return "" for others. Raises ValueError."""
+    """Return the file of a SQLite URL: "" or `:memory:` for a database in memory.
+
+    Return "" for other URLs. Raises ValueError.
+    """
     parts = _parse(url)
     return (parts.database or "") if parts.get_backend_name() == "sqlite" else ""
 

@@ -1,7 +1,8 @@
 """Validators of single configuration values. Each returns the converted value, or raises ValueError.
 
-`loader` appends `, got …` to a message that begins with "expected". It quotes the text of the file: a `${VAR}` is shown
-by its name, because its value may be a secret. In a message that quotes a value by `repr`, `loader` replaces the value.
+`loader` appends `, got …` to a message that begins with "expected". There `loader` quotes the text of the file: a
+`${VAR}` is shown by its name, because its value may be a secret. In a message that quotes a value by `repr`, `loader`
+replaces the value.
 """
 
 from __future__ import annotations

@@ -63,13 +63,13 @@ class _QuickLoader(_UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)): 
         self._made: dict[yaml.Node, Any] = {}
 
     def descend_resolver(self, parent: object, index: object) -> None:
-        """Count the levels of nodes. PyYAML calls this before each node; libyaml would crash if too many are nested."""
+        """Count the levels of nodes. PyYAML calls this before each node. libyaml would crash on too many levels."""
         self._depth += 1
         if self._depth > _MOST_NESTED:
             raise RecursionError
 
     def ascend_resolver(self) -> None:
-        """PyYAML calls this after each node."""
+        """Leave a level of nodes. PyYAML calls this after each node."""
         self._depth -= 1
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: tuple[bool, bool]) -> str:

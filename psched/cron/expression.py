@@ -41,7 +41,9 @@ _MONTHS_OF_28_YEARS = 28 * 12
 """In 28 years every month begins with every weekday, in common years and in leap years."""
 
 MonthDays = Mapping[tuple[int, int], tuple[int, ...]]
-"""The matching days for every kind of month. Key: the weekday of its first day (Monday = 0), and its length."""
+"""The matching days for every kind of month. Key: the weekday of the month's first day (Monday = 0), and the number of
+the month's days.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +60,7 @@ class Expression:
     whole_hours: bool = False
 
     def ever_matches(self) -> bool:
-        """Return whether the date exists in any year."""
+        """Return whether any date of any year matches."""
         return any(days for _, days in islice(self._months_from(0), _MONTHS_OF_28_YEARS))
 
     def next_wall(self, wall: int) -> int | None:
@@ -390,7 +392,7 @@ def _step(field: _CronField, text: str, vixie: bool) -> int:
 
 
 def _number(field: _CronField, value: str) -> int:
-    """Return a single value as a number. A Sunday written as 7 is 7, otherwise it is 0."""
+    """Return a single value as a number. Sunday is 7 if it is written as 7, otherwise 0."""
     if not value.isdecimal() and value not in field.names:
         raise _MistakeError(
             f": {field.name} {value!r} is unknown; {field.expected()}" + did_you_mean(value, field.names)

@@ -17,7 +17,9 @@ from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
 _FILES = resources.files(tzdata)
-"""Located at import, because the process may later run as another user who cannot read Python's library."""
+"""The files of tzdata. They are located at import, because the process may later run as a user who cannot read Python's
+library.
+"""
 
 _EPOCH = datetime(1970, 1, 1)
 
@@ -33,7 +35,7 @@ def reckoning(dialect: str) -> str:
 
 
 def check_timezone(name: str) -> None:
-    """Raise ConfigError unless `name` is a zone of the tz database. `localtime`, `posixrules` and paths are not."""
+    """Raise ConfigError unless `name` is a zone of the tz database. `localtime`, `posixrules` and paths are refused."""
     names = _names()
     if name in names:
         return
