@@ -1,6 +1,6 @@
 """Applies the schedules that the application declares, once, after a daemon has started or reloaded (`apply_at_start`).
 
-If the child dies before that, the master lets the next child apply them.
+If the child dies before it has applied the schedules, the master lets the next child apply them.
 """
 
 from __future__ import annotations

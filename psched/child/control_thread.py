@@ -125,7 +125,10 @@ class ControlThread(threading.Thread):
             self._title = state
 
     def _wait(self, next_beat: float) -> bool:
-        """Wait, and return whether an order or a signal came. Only polls descriptors that no handler has closed."""
+        """Wait until `next_beat`, an order or a signal. Return whether an order or a signal came.
+
+        Only descriptors that no handler has closed are polled.
+        """
         poll = select.poll()
         for descriptor in (self._pipe.orders, self._signals.reader):
             if self._end_at is None and descriptor.is_ours():

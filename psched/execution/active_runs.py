@@ -17,8 +17,8 @@ from psched.task import Task
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL = 0.9
-"""The shortest time between two reports of ended runs, in seconds. It must be less than 1 s, because the master relies
-on it when it searches for orphans."""
+"""The shortest time between two reports of ended runs, in seconds. The interval must be less than 1 s, because the
+master relies on this when it searches for orphans."""
 
 
 class ActiveRun:

@@ -234,7 +234,7 @@ class FetcherConnection:
                 self._recovered()
 
     def _release_unsent(self, ended: Connection) -> None:
-        """Release the returned tasks that `ended` has not sent, or has sent only in part."""
+        """Release the returned tasks that the connection `ended` has not sent, or has sent only in part."""
         for message in ended.unsent:
             match message:
                 case ("returned", section, encoded, deadlines):

@@ -1,4 +1,4 @@
-"""Ends a child by force: stop the handler, kill its descendants, release the leases, exit.
+"""Ends a child by force: stop the handler, kill the child's descendants, release the leases, exit.
 
 In this order no process still works under a lease when the lease is released. The handler in the main thread is stopped
 by a signal handler that sleeps for ever: the thread is *parked*. Other threads cannot be stopped. With several handler

@@ -76,7 +76,7 @@ class LeaseRenewer(PeriodicThread):
             elif not source.held:  # the leases that could not be renewed have ended
                 self._failing.discard(source)
         for task in tasks:
-            if task.lease_lost and not task.in_flight:  # found by this renewal, even if it then failed for other tasks
+            if task.lease_lost and not task.in_flight:  # set by this renewal, even if it failed for other tasks
                 self._stop_run(task)
 
     def _due(self, source: Source) -> list[Task]:

@@ -31,7 +31,7 @@ class OpenSection:
     alerts: OverdueAlerts | None = None
 
     def give_back(self, dead: DeadChild, claims: Mapping[str, int] | None = None) -> None:
-        """Release leases of a dead child in this section, once: all leases of its holder, or the leases in `claims`.
+        """Release leases of a dead child in this section: all leases of the child's holder, or only those in `claims`.
 
         `claims`: keys with `Lease.claim`. Raises the driver's errors.
         """

@@ -36,7 +36,7 @@ class PeriodicThread(threading.Thread):
 
     def wake(self) -> None:
         """End the sleep of an idle thread. A thread that is not idle ticks at once."""
-        if not self._woken.is_set():  # checking is quicker than setting it again for each run during a tick
+        if not self._woken.is_set():  # the check is quicker than another `set` for each run during a tick
             self._woken.set()
 
     def close(self) -> None:

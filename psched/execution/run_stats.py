@@ -217,7 +217,7 @@ def write_rest(counter: RunCounter) -> None:
 
 
 class StatsWriter(PeriodicThread):
-    """Writes the counts of a minute after it has ended, and the rest when the thread ends. Sleeps while idle."""
+    """Writes the counts of each minute after its end, and the rest when the thread ends. Sleeps while idle."""
 
     def __init__(self, counter: RunCounter) -> None:
         self._counter = counter
@@ -254,7 +254,7 @@ class CountReporter(PeriodicThread):
             self.wake()
 
     def tick(self) -> bool:
-        """Send the counts. Return whether there were any."""
+        """Send the counts. Return whether there were counts to send."""
         was_empty = self._counter.is_empty
         self.send_all()
         return not was_empty

@@ -469,7 +469,7 @@ class PollTimer:
         self._next = max(min(self._next, self._woken_at + self._delay()), self._earliest)
 
     def ignore_wakeups(self) -> None:
-        """Poll every interval again, because wake-ups no longer come."""
+        """Poll once per interval from now on, because wake-ups no longer come."""
         self._next = min(self._next, self._polled_at + self._jittered(self._interval))
 
     def _polled_interval(self, took: float) -> float:

@@ -22,8 +22,8 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 LONGEST = 0.2
-"""The maximum number of seconds that a run waits to be settled with others. While settling is slow, the wait is longer.
-If a handler is running at the end of the wait, the runs are settled after that handler.
+"""How many seconds a run waits, at most, to be settled with others. While settling is slow, this limit is higher. If a
+handler is running at the end of the wait, the runs are settled after that handler.
 """
 _FULL = 500
 """When this many runs are collected, the handler thread settles them itself. A second thread would only take turns with

@@ -60,7 +60,7 @@ class SectionReader:
             self._asked = asked  # not before: if no thread can start, the next scrape has to try again
 
     def facts(self, until: float) -> SectionFacts | None:
-        """Return the answer; None if there is no answer before `until` (monotonic), or if the database refuses."""
+        """Return the answer; None if the query fails, or does not end before `until` (monotonic seconds)."""
         assert self._asked is not None
         try:
             facts = self._asked.result(max(0.0, until - monotonic()))

@@ -37,7 +37,7 @@ _BLOCK = 5 * 65536
 _HEADER = 64
 """The index of the double at which the first counter of a block begins."""
 _TEXT = 256
-"""The maximum number of bytes of a label or of a block's text. It is also the offset of that text in the block."""
+"""The maximum number of bytes of a label or of a block's text. Also the offset of the block's text in the block."""
 _LABEL = _TEXT // 8
 """The number of doubles that hold a label."""
 
@@ -47,7 +47,7 @@ SECOND_SUM = 2
 FIRST_BUCKETS = 3
 SECOND_BUCKETS = FIRST_BUCKETS + BUCKETS
 _SINCE = SECOND_BUCKETS + BUCKETS
-"""Index of the time (monotonic) at which a counter was made. The numbers before this time are a count, two sums of
+"""Index of the time (monotonic) at which a counter was made. The numbers before this index are a count, two sums of
 seconds, and two histograms.
 """
 SIZE = _SINCE + 1

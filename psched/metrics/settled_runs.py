@@ -8,7 +8,7 @@ from typing import Any
 from psched.histogram import DurationSums, sums_of
 
 SettledRuns = Sequence[tuple[str, Any, int, DurationSums, DurationSums]]
-"""For each type and outcome: the number of runs, their durations, and the known waits.
+"""For each type and outcome: the number of runs, their durations, and the known waits (`Task.waited`).
 
 The outcome is one of `RunOutcome`, or `lost` for runs that could not be settled.
 """

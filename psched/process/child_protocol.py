@@ -220,7 +220,7 @@ class RunningTable:
         return tuple([run.name for run in self.runs()])
 
     def runs(self) -> tuple[RunRecord, ...]:
-        """Return the runs in progress like `names`."""
+        """Return the runs in progress, in the order of cells. Never raises, even if the memory is damaged."""
         entries = (self._read(cell * _CELL_SIZE) for cell in range(self.cells))
         return tuple(entry for entry in entries if entry is not None)
 

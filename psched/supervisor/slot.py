@@ -37,8 +37,8 @@ _FETCHER_HEARTBEAT_LIMIT = 3.0
 _CRASH_PAUSE = 0.2
 """The shortest time between two forks in a slot whose children are killed by their tasks, in seconds."""
 _ATTEMPTS = 2
-"""The start of the master fails after this many children in a row have died before they were ready, without a start
-error."""
+"""The start of the master fails if this many children in a row have died before they were ready, and have not reported
+why."""
 _ATTEMPTS_OF_KILLED = 5
 """Like `_ATTEMPTS`, for children that were ended by SIGKILL."""
 

@@ -84,7 +84,7 @@ class Notifier:
         if interval is not None and now >= self._next_watchdog:
             self._next_watchdog = now + interval
             self.notify(WATCHDOG=1)
-            self._sent_status = ""  # sent again: systemd ignores a new master until it is the main process
+            self._sent_status = ""  # send it again: systemd ignores a new master until that is the main process
         if status != self._sent_status and now >= self._next_status:
             self._sent_status, self._next_status = status, now + _STATUS_INTERVAL
             self.notify(STATUS=status)
