@@ -15,7 +15,8 @@ from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import TypeFilter
 
 _WITHDRAWAL = 1.0
-"""Seconds that an ending child waits until its node is removed from psched_nodes and its statistics are written."""
+"""The maximum number of seconds that an ending child waits until its node is removed from psched_nodes and
+its statistics are written."""
 _LAST_WRITE = 0.3
 """How many seconds the statistics may take at an immediate stop."""
 

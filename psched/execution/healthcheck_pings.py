@@ -38,7 +38,7 @@ class HealthcheckPings:
         self._store = store
 
     def listen(self, event: telemetry.Event, fields: dict[str, Any]) -> None:
-        """Listens to `run_start` and `settle`. `settle` is emitted after the commit."""
+        """Ping for `run_start` and `settle` events. A `settle` event is emitted after the commit."""
         if fields["section"] != "schedules":
             return
         if event == "run_start":

@@ -1,4 +1,4 @@
-"""Renews leases in two threads: one for running tasks, which nothing delays, and one for all other tasks."""
+"""Renews leases in two threads: one for running tasks, and one for all other tasks. Nothing delays the first."""
 
 from __future__ import annotations
 

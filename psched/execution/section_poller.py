@@ -352,8 +352,8 @@ CALLED = 10.0
 long."""
 _FIRST_DELAY = 0.0005
 _LONGEST_DELAY = 0.008
-"""Seconds. After a wake-up whose poll found no row, a poller delays its next poll by a random time of up to twice the
-first value. Each further such wake-up doubles this limit, up to the last value. So not all pollers acquire
+"""Seconds. After a wake-up whose poll found no row, a poller delays its next poll by a random time of up to twice
+`_FIRST_DELAY`. Each further such wake-up doubles this limit, up to `_LONGEST_DELAY`. So not all pollers acquire
 together.
 """
 

@@ -16,7 +16,7 @@ from psched.process.child_protocol import OwnedDescriptor
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 5.0
-"""Seconds between two attempts of `retry`."""
+"""The longest pause between two attempts of `retry`, in seconds."""
 
 
 class StopEvent:

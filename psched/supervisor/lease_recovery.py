@@ -24,7 +24,7 @@ from psched.supervisor.fork_and_reap import ProcessTable
 log = logging.getLogger(__name__)
 
 _TIMEOUT = 3.0
-"""Seconds for one attempt. A stop does not wait longer for the database."""
+"""Seconds for one attempt to release leases. A stop does not wait longer for the database."""
 _RETRY_PAUSE = 5.0
 
 

@@ -206,9 +206,9 @@ class Slot:
     def _replacement_time(self, child: ChildProcess, now: float) -> float:
         """Return when to fork the next child after a crash.
 
-        If the child has run a task, the next is forked almost at once: only the task that crashed it waits, each time
-        longer. Otherwise the first replacement is forked at once, because leases wait for recovery. From the second
-        early death in a row, the slot waits for `child_fork_frequency_limit`.
+        If the child has run a task, the next is forked almost at once: only the task that crashed the child waits,
+        longer each time. Otherwise the first replacement is forked at once, because leases wait for recovery. From the
+        second early death in a row, the slot waits for `child_fork_frequency_limit`.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if child.running or child.worked:
