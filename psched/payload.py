@@ -187,7 +187,7 @@ def _faults(value: object, place: str) -> Iterator[str]:
             yield f"{place} is {value}, which is not valid JSON; expected a finite number (at most 1.8e308), or null"
     elif isinstance(value, int):
         if has_too_many_digits(value):
-            yield f"{place} is {shown(value)}; at most {_MOST_DIGITS} can be read again, so give it as text"
+            yield f"{place} is {shown(value)}; at most {_MOST_DIGITS} can be read again; give the number as text"
     elif value is not None:
         yield f"{place} is a {type(value).__name__}; expected text, a number, true, false, null, a list or an object"
 
@@ -202,7 +202,7 @@ def long_number(text: str) -> str | None:
     found = _LONG_NUMBER.search(text)
     if found is None:
         return None
-    return f"it holds a number of {len(found[0])} digits, at most {_MOST_DIGITS} can be read; give it as text"
+    return f"it holds a number of {len(found[0])} digits, at most {_MOST_DIGITS} can be read; give the number as text"
 
 
 def compress(text: str) -> bytes:
@@ -299,4 +299,4 @@ def _refuse(constant: str) -> None:
 _NESTED = (dict, list, tuple)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _DECODER = _Decoder(parse_constant=_refuse)
-"""Created once: creating the encoder takes longer than encoding small data."""
+"""The encoder and the decoder are created once, because creating them takes longer than encoding small data."""

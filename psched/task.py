@@ -226,7 +226,10 @@ class Task:
 
     @property
     def may_begin(self) -> bool:
-        """Whether the run may begin: at the last renewal no cancel was requested and the schedule was not paused."""
+        """Whether neither a cancel request nor a pause, known at the last renewal, keeps the run from beginning.
+
+        A pause does not keep a run that `run_now` requested from beginning.
+        """
         is_asked_for = isinstance(self.row, ScheduleRow) and self.row.is_asked_for
         return not self.lease.cancel_requested and (is_asked_for or not self.lease.paused)
 
@@ -335,7 +338,9 @@ class Task:
         self._settle("finished", self._settlement.finish_by, task)
 
     def retry(self, retry_wait: float | Backoff | None = None, error: str | None = None) -> None:
-        """Make the task due again `retry_wait` seconds from now. The default is its schedule's or the configured wait.
+        """Make the task due again `retry_wait` seconds from now.
+
+        By default, the wait is that of the task's schedule, else the configured wait.
 
         If no attempts are left, the run fails for good instead: a queue task becomes `failed`, and a schedule advances
         to its next occurrence. A queue task with a cancel request becomes `cancelled`. `error` is stored with the row.

@@ -320,7 +320,7 @@ class ScheduleCollection(PolledTable):
         `late`: the maximum number of seconds that a run may begin late. By default, an occurrence may wait for a worker
         for 10 s, or for twice `poll_interval` if that is longer.
 
-        Raises NotSupportedError if the store keeps no ledger, and ValueError.
+        Raises NotSupportedError if the store keeps no ledger, and ValueError for a wrong value.
         """
         if isinstance(keys, str):
             raise InvalidValueError(f"keys must be a collection of keys, such as [{shown(keys)}], got {shown(keys)}")

@@ -544,7 +544,7 @@ class _Definition:
         if came_due_during(previous.ended, run_time):
             return None
         late = run_time - previous.ended
-        return f"skipped as {OVERLAPPING}, but the previous run was settled {late:.3f} s before it was due"
+        return f"skipped as {OVERLAPPING}, but the previous run was settled {late:.3f} s before this one was due"
 
     def _check_begin(self, row: LedgerRow, started: float) -> None:
         """Report a run that began before its time, or later than the scope allows."""

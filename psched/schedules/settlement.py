@@ -52,7 +52,7 @@ _TRIM_INTERVAL = 60.0
 
 
 class ScheduleSettlement(Settlement):
-    """Advances a schedule to the first match after the occurrence that was run."""
+    """Advances a schedule to the first match of its rule after the occurrence that was run."""
 
     store: ScheduleStore
 

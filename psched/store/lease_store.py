@@ -73,7 +73,7 @@ class Wakeup(Protocol):
 
     @property
     def covers_all_hosts(self) -> bool:
-        """Whether the Wakeup is notified of rows from every host, and only after a row can be read."""
+        """Whether notifications come for rows from every host, and only after the row can be read."""
 
     def listen(self, seconds: float) -> None:
         """Listen for at most about `seconds`. Earlier notifications may be dropped. This waits for the server."""

@@ -37,10 +37,10 @@ class RowChange(NamedTuple):
     - `seen`: the row before the change, None for a new schedule. An `UnreadRow` needs `redefine`, or a `wanted` of
       None.
     - `wanted`: the row after the change, None to delete the schedule.
-    - `redefine`: computes the row after the change from the row at the time of the write (the second argument, in unix
-      seconds), so workers may run the schedule between the read of `seen` and the write. Then only the data of `wanted`
-      is used. A pure function, which changes only the definition, and the times of a row that is not leased. It may be
-      called several times.
+    - `redefine(row, time)`: returns the row after the change, given the stored row and the time of the write (unix
+      seconds). So workers may run the schedule between the read of `seen` and the write. With `redefine`, only the data
+      of `wanted` is used. It is a pure function, and may be called several times. It changes only the definition, and
+      the times of a row that is not leased.
     """
 
     seen: ScheduleRow | UnreadRow | None
@@ -125,10 +125,10 @@ class ScheduleStore(LeaseStore):
 
     @abstractmethod
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` schedules that have been due for `age` seconds. Those that are due longest come first.
+        """Return up to `limit` schedules that have been due for at least `age` seconds.
 
-        A leased schedule is due when its lease ends. Rows of backfills are left out. In the returned rows `data` is {},
-        and `problem` does not consider the data.
+        Those that have been due longest come first. A leased schedule is due when its lease ends. Rows of backfills are
+        left out. In the returned rows `data` is {}, and `problem` does not consider the data.
         """
 
     @abstractmethod

@@ -74,7 +74,7 @@ class TaskStore(LeaseStore):
         """Yield the tasks that match the filter, ordered by key. They are read a page at a time."""
 
     def long_due(self, age: float, limit: int, type: str | None = None) -> builtins.list[TaskRow]:
-        """Return up to `limit` waiting tasks that have been due for `age` seconds.
+        """Return up to `limit` waiting tasks that have been due for at least `age` seconds.
 
         Those that are due longest come first. A store without an index of due times only looks at some of the tasks.
         """

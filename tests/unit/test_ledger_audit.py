@@ -637,7 +637,7 @@ def test_a_skip_is_right_only_while_the_run_before_was_going_on() -> None:
     past.settle("skipped", "overlap")
     [violation] = past.judged().violations
     assert (violation.kind, violation.time) == (Kind.UNPERMITTED, time + 600)
-    assert "the previous run was settled 199.500 s before it was due" in violation.what
+    assert "the previous run was settled 199.500 s before this one was due" in violation.what
     assert past.judged(since=time + 600).violations == [violation]
     waiting = Past(policy=Policy())
     waiting.add()

@@ -293,7 +293,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
     ) -> None:
         """Execute `statements` until one of them changes the row.
 
-        If none does, raises the error that `_refusal` returns.
+        If no statement does, raises the error that `_refusal` returns.
 
         A row that was created after the call began is not changed. `is_done(before, now)`: whether an earlier attempt,
         whose answer was lost, has already changed the row. `ending`: the status with which the statements may end the

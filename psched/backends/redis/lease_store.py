@@ -322,7 +322,7 @@ class _Span:
 
 
 class AcquireNumbers:
-    """Numbers the acquires of a process, and remembers those whose answers were lost.
+    """Gives each acquire of a process a number, and remembers the acquires whose answers were lost.
 
     Such acquires may have leased rows. Consecutive numbers are kept as one span, so that a long outage needs little
     memory. Safe to use from several threads.

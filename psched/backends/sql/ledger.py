@@ -309,7 +309,7 @@ class SqlLedger:
     def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, DefinitionTimes]:
         if not wanted:
             return {}
-        keys, versions = map(list, map(set, zip(*wanted, strict=True)))  # copies of a schedule have the same version
+        keys, versions = map(list, map(set, zip(*wanted, strict=True)))  # many schedules have the same version
         rows = self._database.rows(self._run_times, {"of_keys": keys, "of_versions": versions})
         found = dict(map(read_run_times, rows))
         return {name: times for name, times in found.items() if name in wanted}

@@ -112,7 +112,7 @@ class OrderedPages:
 
 
 def _follows(order: Mapping[str, sa.ColumnElement[Any]], last: Mapping[str, Any]) -> sa.ColumnElement[bool]:
-    """Return the condition that a row follows `last`. If `last` is empty, any row with valid values meets it."""
+    """Return the condition that a row follows `last`. If `last` is empty, any row with valid values follows."""
     (name, column), *others = order.items()
     if last.get(name, "") is None:  # NULL sorts before any value
         return sa.or_(column.is_not(None), _follows(dict(others), last))

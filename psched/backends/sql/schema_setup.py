@@ -284,7 +284,7 @@ def unusable(keys: Sequence[object]) -> Finding:
     if not keys:
         return Finding("rows", True, "every row can become due")
     named = ", ".join(repr(key) for key in keys[:NAMED]) + (" and more" if len(keys) > NAMED else "")
-    message = f"never due, because another program than psched wrote an invalid due time or priority: {named}"
+    message = f"these rows are never due, because another program wrote an invalid due time or priority: {named}"
     return Finding("rows", False, message, remedy="delete them")
 
 
