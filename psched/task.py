@@ -226,9 +226,9 @@ class Task:
 
     @property
     def may_begin(self) -> bool:
-        """Whether neither a cancel request nor a pause, known at the last renewal, keeps the run from beginning.
+        """Whether the run may begin: at the last renewal, no cancel was requested and the schedule was not paused.
 
-        A pause does not keep a run that `run_now` requested from beginning.
+        A run that `run_now` requested may begin during a pause, too.
         """
         is_asked_for = isinstance(self.row, ScheduleRow) and self.row.is_asked_for
         return not self.lease.cancel_requested and (is_asked_for or not self.lease.paused)

@@ -106,7 +106,7 @@ class RunnableFilter:
     def _retry_of(self, claim: Claim, reason: str) -> Retry:
         """Return the retry that defers the row.
 
-        A schedule waits for the longest time, and no attempt counts. A task waits as after a failure.
+        A schedule waits for the longest retry wait, and no attempt counts. A task waits as after a failure.
         """
         version = version_of(claim.row)
         if version is None:

@@ -72,7 +72,7 @@ class AuditReader:
         new_evidence: Callable[[], AuditEvidence | None] = lambda: None,
         seconds: float = math.inf,
     ) -> Iterator[AuditedSchedule]:
-        """Yield the audits of schedules, in the order of `keys`. The keys must be distinct; 32 are taken at a time.
+        """Yield the audits of schedules, in the order of `keys`. The keys must be distinct; 32 are read at a time.
 
         `new_evidence`: makes the object that records what the audit of one schedule reads. `seconds`: the longest time
         for reading the ledger of one schedule.

@@ -88,7 +88,7 @@ class Verdict:
     unlisted: int = 0
     notes: list[tuple[str, float]] = field(default_factory=list)
     _continues: bool = False
-    """Whether a violation of the same kind is merged into the last violation: no occurrence was settled since then."""
+    """Whether the next violation may extend the last violation. Not if an occurrence was settled in between."""
 
     @property
     def missing(self) -> int:

@@ -190,8 +190,8 @@ class BackfillCollection:
     def cancel(self, key: str, number: int | None = None) -> builtins.list[str]:
         """End a schedule's backfills, or one backfill, for good: no further run begins. Runs in progress continue.
 
-        Return the names of the backfills that had occurrences left. The ledger keeps what they have run; another
-        backfill may run the rest. Raises like `pause`.
+        Return the names of the backfills that had occurrences left. The ledger keeps the entries of past runs;
+        another backfill may run the remaining occurrences. Raises like `pause`.
         """
         return self._change(key, number, self._cancel)
 

@@ -225,7 +225,10 @@ class ScheduleState:
 
 
 def overdue_after(retry_wait: float | Backoff) -> float:
-    """Return how many seconds late an overdue occurrence is: twice the longest `retry_wait`, at least a minute."""
+    """Return the number of seconds after which a late occurrence is overdue.
+
+    This is twice the longest `retry_wait`, and at least a minute.
+    """
     return max(60.0, 2 * Backoff.of(retry_wait).limit)
 
 

@@ -230,9 +230,9 @@ class LeaseStore(ABC):
         """Return the seconds until a row is due by the database's clock: 0.0 if a row is due now, None without rows.
 
         The end of a lease counts, too: the row is due then, unless it is settled before. `types` and `accepts` are as
-        for `acquire`. A due row may not be acquirable: another worker may be faster, or its user may be at the limit
-        of `max_running`. The cost grows with the number of `types`, not with the number of other types. A
-        store may use this result when it next acquires rows of some types.
+        for `acquire`. It is not certain that a due row can be acquired: another worker may be faster, or the user of
+        the row may be at the limit of `max_running`. The cost grows with the number of `types`, not with the number of
+        other types. A store may use this result when it next acquires rows of some types.
         """
 
     @abstractmethod

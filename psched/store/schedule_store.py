@@ -107,8 +107,8 @@ class ScheduleStore(LeaseStore):
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Create schedules in one transaction. Return the keys that existed before; their rows are not changed.
 
-        On Redis, each transaction creates a few hundred; repeat a call that failed halfway. Only the fields that `add`
-        takes are used. Idempotent like `add`. Raises ValueError and NotSupportedError before anything is written.
+        On Redis, a transaction creates a few hundred schedules; repeat a call that failed halfway. Only the fields that
+        `add` takes are used. Idempotent like `add`. Raises ValueError and NotSupportedError before anything is written.
         """
 
     @abstractmethod

@@ -88,7 +88,7 @@ def has_wanted_type(table: sa.Table, types: sa.FromClause) -> sa.ColumnElement[b
 
 
 def _index(table: sa.Table, suffix: str, columns: Sequence[sa.ColumnElement[Any]], where: str | None = None) -> None:
-    """Add an index. If the database has partial indexes, it contains only rows that meet `where`."""
+    """Add an index. If the database has partial indexes, the index contains only rows that meet `where`."""
     condition = None if where is None else sa.text(where)
     sa.Index(f"{table.name}_{suffix}", *columns, postgresql_where=condition, sqlite_where=condition)
 

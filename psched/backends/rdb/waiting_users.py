@@ -1,6 +1,6 @@
 """Finds the users of a queue that have due tasks, and divides the rows of one acquire among them.
 
-It finds users without reading the whole backlog. The SQL is in this module, too.
+No query reads the whole backlog. The SQL is in this module, too.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ LONGEST_TIMEZONE = 255
 class LongBlob(LargeBinary):
     """Bytes of any length.
 
-    Reading returns the stored value, because on SQLite the Ruby programs may have stored text.
+    Reading does not convert the stored value, because on SQLite the Ruby programs may have stored text.
     """
 
     def result_processor(self, dialect: Any, coltype: Any) -> None:

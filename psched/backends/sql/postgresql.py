@@ -132,7 +132,7 @@ class PostgreSQLDialect(Dialect):
     duplicate_codes = ("23505",)
     missing_table_codes = ("42P01",)
     existing_codes = ("42P07", "42701", "42710", "23505")
-    """23505: two processes created the object together, and one of them found the other's row in the catalogue."""
+    """23505: a process found the catalogue's row of another, which created the object at the same time."""
 
     @contextmanager
     def init_lock(self, connect: Callable[[], Any]) -> Iterator[None]:
