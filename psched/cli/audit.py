@@ -26,13 +26,14 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
     """Prove from the ledger that every occurrence ran.
 
     An occurrence is expected at each time that the rule in force at that time defines. It must be finished, running
-    now, or skipped for a reason that its options or a pause permit. Violations are occurrences that are missing, failed
-    (given up), doubled (ended twice), early, extra (expected by no rule), unpermitted (skipped for a reason that is not
-    permitted), late (with --late), overlapping, or unknown (the ledger no longer covers them).
+    now, or skipped for a reason that the schedule's options or a pause permit. Violations are occurrences that are
+    missing, failed (given up), doubled (ended twice), early, extra (expected by no rule), unpermitted (skipped for a
+    reason that is not permitted), late (with --late), overlapping, or unknown (the ledger no longer covers them).
 
-    An occurrence is also missing while it waits for another run of its schedule to end. Its line names that run, and
-    the run's failed attempts, last error and next attempt. For 10 s after its time (or for twice poll_interval if that
-    is longer, or for --late), an occurrence is pending. A pending occurrence is no violation.
+    An occurrence is also missing while it waits for another run of its schedule to end. The line about such an
+    occurrence names that run, and the run's failed attempts, last error and next attempt. For 10 s after its time (or
+    for twice poll_interval if that is longer, or for --late), an occurrence is pending. A pending occurrence is no
+    violation.
 
     Without KEY, all schedules are audited, including deleted schedules. WHEN is unix seconds, a date, or a span such as
     2d (ago). Without violations, the command prints a line of proof for each schedule, and the exit code is 0. With a

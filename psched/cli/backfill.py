@@ -82,9 +82,9 @@ def backfill(
     --json prints one array of backfills: the new backfill; the backfills that were paused, resumed or cancelled; or the
     listed backfills. Each is an object with name, schedule, number, state (waiting, running, failing, retrying, paused,
     finished or cancelled), first and last (occurrences, in unix seconds and again as *_local), reverse, max_running,
-    done, failed (of those done), left, and last_error. With --dry-run it prints an object with schedule, count
-    (occurrences that would run), total (occurrences in the range) and spans (first and last occurrence of each time
-    range that would run).
+    done, failed (of those done), left (still to run), and last_error. With --dry-run it prints an object with schedule,
+    count (occurrences that would run), total (occurrences in the range) and spans (first and last occurrence of each
+    time range that would run).
     """
     mode = _only_flag(flags, _MODES)
     action = _only_flag(flags, _ACTIONS)

@@ -32,9 +32,9 @@ def nodes(chosen: Chosen, running: bool) -> None:
 
     A node is a daemon, or a process with an embedded scheduler. Each node reports its tasks every ten seconds (every
     twenty with two sections), and within a few seconds after a change. A node has vanished if it did not report for a
-    minute and did not stop normally. It is then listed for a day. The column clock shows by how much the node's clock
-    is ahead of the database's clock (+) or behind it. Differing tz databases or versions of psched are reported on
-    standard error. `type: rdb_compat` records no nodes.
+    minute and did not stop normally. A vanished node is listed for a day. The column clock shows by how much the node's
+    clock is ahead of the database's clock (+) or behind it. Differing tz databases or versions of psched are reported
+    on standard error. `type: rdb_compat` records no nodes.
 
     --json prints one array of objects with name, host, pid, version, tz_database, started, clock_offset (the
     seconds by which the node's clock is behind the database's clock), age (seconds since the last report), vanished,

@@ -148,7 +148,7 @@ pass_chosen = click.make_pass_decorator(Chosen, ensure=True)
 
 
 def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
-    """Add the common options to a command. Their values become its first argument.
+    """Add the common options to a command. The options' values become the command's first argument.
 
     `loading`: also add the options of an application. Without `loading`, first loads the modules that -I and -r name
     before the command. Raises ConfigError.

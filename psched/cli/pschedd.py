@@ -352,7 +352,10 @@ def status(invocation: Invocation) -> int:
 
 
 def _not_running(invocation: Invocation) -> str:
-    """Return the message. It names daemons of this configuration that were started with another pid file."""
+    """Return the message that the daemon is not running.
+
+    The message names daemons of this configuration that were started with another pid file.
+    """
     others = "".join(
         f"; a daemon of this configuration runs with --pid-file {path}" for path in invocation.other_pid_files()
     )

@@ -130,7 +130,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Of several missed occurrences run all, only the latest, or (`none`) the latest if it is not late.",
         ),
         click.option(
-            "-a", "--at", "next_run_time", type=UNIX_TIME, help="Time of the next run. Its occurrence stays the same."
+            "-a", "--at", "next_run_time", type=UNIX_TIME, help="Time of the next run. The occurrence stays the same."
         ),
         click.option(
             "-s", "--start", "next_time", type=WHOLE_TIME, help="Next occurrence: the first match at or after TIME."
