@@ -112,9 +112,9 @@ class Scheduler:
         The function runs in a thread of the scheduler; an `async def` runs on an event loop of that thread. The
         function fails by returning False or by raising.
 
-        A function that an `App` has decorated is bound without a name: `bind(report)`. Its tasks have the same name,
-        arguments and options as in a daemon. After `psched.configure(scheduler)`, its `submit` submits to this
-        scheduler.
+        A function that an `App` has decorated is bound without a name: `bind(report)`. The function's tasks have the
+        same name, arguments and options as in a daemon. After `psched.configure(scheduler)`, the function's `submit`
+        submits to this scheduler.
 
         Raises:
             ConfigError: the tasks of a decorated function cannot be stored.
@@ -294,7 +294,7 @@ class Scheduler:
 
     @contextmanager
     def _stored(self, name: str | TaskFunction[..., Any]) -> Iterator[Schedule]:
-        """Yield the stored schedule of a registration. Its NotFoundError names the registration."""
+        """Yield the stored schedule of a registration. The NotFoundError names the registration."""
         text = self._name(name)
         with self._stores() as stores:
             try:
@@ -586,21 +586,22 @@ def create_scheduler(  # noqa: PLR0913 – all are keywords
     events: Mapping[str, Any] | None = None,
     healthchecks: str | Mapping[str, Any] | None = None,
 ) -> Scheduler:
-    """Return a scheduler on the database at `url`. This does not connect yet.
+    """Return a scheduler on the database at `url`. Opens no connection.
 
     - `prefix`: begins the table names. Schedulers that share a database need different prefixes.
     - `concurrency`: how many handlers this instance runs at a time.
     - `timezone`: the time zone of registrations without their own.
     - `retention_time`: how many seconds finished tasks are kept.
     - `misfire_grace_time`: seconds. When an instance starts, it looks at the occurrences that were due while no
-      instance ran. They run if the oldest of them is less late than this, else they are skipped.
+      instance ran. These occurrences run if the oldest of them is less late than `misfire_grace_time`, else they are
+      skipped.
     - `poll_interval`: seconds between polls, for databases that cannot wake a waiting process.
     - `tls`, `pooler`, `on_late`, `on_failure`, `on_recovered`, `alert_interval`, `events`, `healthchecks`: the same as
       in the configuration of a daemon.
 
     Raises:
-        ConfigError: another value is not valid.
         ValueError: `poll_interval`, `concurrency` or `misfire_grace_time` is not valid.
+        ConfigError: another value is not valid.
     """
     reports = {
         "on_late": on_late,

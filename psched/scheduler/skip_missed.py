@@ -2,7 +2,7 @@
 
 An occurrence is missed unless an instance was running when the occurrence was due, has a handler for the occurrence's
 name, and is still alive. An instance with an expired heartbeat lease may be dead, or it may have lost the database just
-like this instance. It counts as dead if it does not renew the lease within a few seconds.
+like this instance. Such an instance counts as dead if it does not renew the lease within a few seconds.
 """
 
 from __future__ import annotations

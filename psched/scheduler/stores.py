@@ -88,7 +88,7 @@ def create_missing_table(store: LeaseStore) -> bool:
 
 
 def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
-    """Return the stores for this number of threads. This does not connect yet. Raises ConfigError."""
+    """Return the stores for this number of threads. Opens no connection. Raises ConfigError."""
     assert settings.schedules is not None and settings.queue is not None
     holder, connections = holder_name(str(os.getpid())), min(threads, _MAX_CONNECTIONS)
     schedules = open_schedules(settings.schedules, holder, connections=connections)
@@ -100,7 +100,7 @@ def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
 
 
 def open_scheduler_queue(section: Section, connections: int = CONNECTIONS) -> Queue:
-    """Return the queue of a scheduler. This does not connect yet."""
+    """Return the queue of a scheduler. Opens no connection."""
     holder = holder_name(str(os.getpid()))
     return open_queue(section, holder, connections=connections)
 

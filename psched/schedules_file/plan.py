@@ -63,7 +63,7 @@ class Plan:
     - `at`: when the plan was made, in unix seconds by the database's clock.
     - `unchanged`: how many schedules are already as declared.
     - `undeclared`: schedules of `owners` that are not declared, but stay because the plan does not prune.
-    - `others`: how many schedules have other owners or none. They do not change. Up to 100,000 schedules are counted.
+    - `others`: how many schedules have other owners or none (counted up to 100,000). These schedules do not change.
     - `rows`: the changes in the form that the store takes; empty for a plan that was read from a file.
     - `database`: the URL of the store without its password, if the caller has named it.
     """
@@ -87,7 +87,7 @@ def plan(
     prune: bool = False,
     adopt: bool = False,
 ) -> Plan:
-    """Return the changes that give the store the declared schedules. This changes nothing.
+    """Return the changes that give the store the declared schedules. The store is not changed.
 
     `prune`: delete the schedules of the owners in `declared` that are not declared. `adopt`: take over schedules with
     declared keys that belong to another owner, or to none.
