@@ -43,7 +43,7 @@ _INSTEAD = {
     "cleanup_interval": "finished tasks are deleted when their retention_time is over; leave the key out",
     "connect_timeout": "write it at the end of the URL, as in ?connect_timeout=5",
     "debug": "`pschedd status` shows the workers; leave the key out",
-    "detach_wait": "INT stops gracefully, for child_graceful_kill_limit seconds at most; write that",
+    "detach_wait": "INT stops gracefully, for child_graceful_kill_limit seconds at most; write that key",
     "max_acquire": "write task_prefetch, which is one less: it does not count the task that runs",
     "prefetch_break_types": "task_prefetch: auto, the default, takes slow types one at a time; leave the key out",
     "sslca": "write tls: {ca: FILE}",

@@ -1,8 +1,8 @@
 """OpenTelemetry spans for submits, runs and settlements, by the semantic conventions for messaging.
 
-A submit is a span `send {type}`. Its context is stored in the task's headers. The run of the task is a span `process
-{type}`, linked to the span of the submit. The span of the run has a child `settle {type}`: the transaction that ends
-the run. The run of a schedule begins a new trace.
+A submit is a span `send {type}`. The context of this span is stored in the task's headers. The run of the task is a
+span `process {type}`, linked to the span of the submit. The span of the run has a child `settle {type}`: the
+transaction that ends the run. The run of a schedule begins a new trace.
 
 `telemetry: otel` in the configuration attaches the listeners. A program without a configuration calls `instrument`. The
 spans go to the provider that the program has set. If the application of a worker sets none, the worker makes a provider

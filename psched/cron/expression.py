@@ -1,7 +1,7 @@
 """Parses cron expressions, with one-line errors, and matches them against wall times.
 
-croniter is only used to expand single terms of a list (`1-5/2`, `fri`), which are checked here first. It misreads some
-whole expressions: `8-8` as "every", `22-2` as a range over midnight, `6,1#3` without the 6.
+croniter is only used to expand single terms of a list (`1-5/2`, `fri`), which are checked here first. croniter misreads
+some whole expressions: `8-8` as "every", `22-2` as a range over midnight, `6,1#3` without the 6.
 
 A wall time is an int: seconds since 1970-01-01 00:00 in local time, without a time zone.
 """

@@ -10,8 +10,8 @@ When a clock is put forward, some wall times do not exist: they are in a *gap*. 
 - The dialect perfectsched has an exception for an hour that begins within a gap (Lord Howe Island, each spring). The
   rest of that hour only matches if the hour before matches, too.
 
-This relies on two facts about the tz database, which a test checks: no zone puts its clock back by more than a day, and
-two changes of one zone are more than two days apart.
+This module relies on two facts about the tz database, which a test checks: no zone puts its clock back by more than a
+day, and two changes of one zone are more than two days apart.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Unreadable:
 
 
 def has_user_column(name: str) -> bool:
-    """Return whether a file of this name is a system crontab. Its lines have a user before the command."""
+    """Return whether a file of this name is a system crontab, whose lines have a user before the command."""
     path = Path(name)
     return path in _SYSTEM or path.parent in _SYSTEM or path.parent.name == "cron.d"
 

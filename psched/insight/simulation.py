@@ -1,7 +1,7 @@
 """Runs schedules on a virtual clock, with a given number of workers and an outage.
 
-Shows which runs start late or are skipped. It applies the rules by which workers settle runs. Each run succeeds
-at its first attempt, and takes the given time.
+Shows which runs start late or are skipped. The simulation applies the rules by which workers settle runs. Each run
+succeeds at its first attempt, and takes the given time.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _KEPT = "3650d"
 
 
 def config_of(url: str) -> dict[str, Any]:
-    """Return a configuration for tests. It keeps finished tasks, however far a test moves the clock."""
+    """Return a configuration for tests. With it, finished tasks are kept, however far a test moves the clock."""
     return {"type": "rdb", "url": url, "schedules": {}, "queue": {"retention_time": _KEPT}}
 
 

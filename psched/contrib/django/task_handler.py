@@ -114,7 +114,7 @@ class TaskHandler(CallingHandler):
     def attempts_allowed(self) -> int:
         """The number of attempts after which a task that raises an error has failed.
 
-        A worker's death does not count.
+        An attempt that ends because its worker dies does not count.
         """
         most: int | None = self._option("max_attempts")
         return 1 if most is None else most
