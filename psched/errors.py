@@ -1,6 +1,6 @@
 """The exceptions of psched, grouped by how the caller can react.
 
-psched raises the database driver's errors unchanged. The only exception: a duplicate key raises `AlreadyExistsError`.
+psched raises the database driver's errors unchanged. Only for a duplicate key it raises `AlreadyExistsError` instead.
 """
 
 

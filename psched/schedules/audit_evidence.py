@@ -62,7 +62,7 @@ class AuditEvidence:
             yield row
 
     def of_backfill(self, changes: Sequence[Change], rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
-        """Like `of`, for a part of a backfill. Its occurrences do not follow from a definition."""
+        """Do the same as `of` for a part of a backfill, whose occurrences do not follow from a definition."""
         self.changes += len(changes)
         for change in changes:
             self._add(asdict(change))

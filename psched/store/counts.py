@@ -97,9 +97,9 @@ class TableCounts(Protocol):
         """Return the number of rows in each state, each counted up to `most`.
 
         The states of schedules are `total`, `due`, `running`, `failing` (not paused), `paused` and `ended`. The states
-        of tasks are `waiting`, `due` (it is their time, or their lease has ended), `running`, `finished`, `failed` and
-        `cancelled`. A state that the store cannot count is missing. If a store has to look at each row of a state, it
-        counts up to a tenth of `most`; finished tasks up to 1,000.
+        of tasks are `waiting`, `due` (their time has come, or their lease has ended), `running`, `finished`, `failed`
+        and `cancelled`. A state that the store cannot count is missing. If a store has to look at each row of a state,
+        it counts up to a tenth of `most`; finished tasks up to 1,000.
         """
 
     def types(self, limit: int, most: int) -> list[TypeCounts]:

@@ -253,7 +253,7 @@ class LeaseStore(ABC):
 
         Return the new leases in order, with None for a lost lease.
 
-        `begun`: record that the runs have begun, so that these attempts count no matter how the leases end.
+        `begun`: whether to record that the runs have begun, so that these attempts count no matter how the leases end.
         """
 
     def release(self, lease: Lease, until: float, begun: bool = True) -> None:

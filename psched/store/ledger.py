@@ -218,7 +218,7 @@ class Change:
 
     - `at`, `node`: when, and by which process, the change was made.
     - `pending`: the next regular occurrence before the change; None for `add`.
-    - `first`: the next regular occurrence after the change, to which the new definition applies.
+    - `first`: the next regular occurrence after the change. The new definition applies from this occurrence on.
     - `due`: when `first` is due.
     - `version`: grows for each key, even if the key is deleted and added again.
     - `reckoning`: as in `LedgerRow`; None if it is not known.

@@ -34,8 +34,8 @@ _PAGE = 50_000
 _MOST_MERGED = 100_000
 """The maximum number of different rules of several pages that are kept, so that equal rules are returned once."""
 _MOST_FINISHED = 1000
-"""The maximum number of finished tasks that are counted, because the index that finds them also contains failed
-tasks."""
+"""The maximum number of finished tasks that are counted. It is small, because the index that finds them also contains
+failed tasks."""
 _MOST_RUNNING = 10_000
 """The maximum number of running tasks without user that are counted."""
 _LEASED = "leased"

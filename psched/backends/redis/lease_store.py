@@ -248,7 +248,7 @@ class RedisLeaseStore(LeaseStore):
         return lease.key, f"{lease.fence}:{lease.claim}:{self._holder}"
 
     def _drop_unreadable(self, unreadable: Sequence[Answer]) -> None:
-        """Log the keys that have no valid row. The script has already removed them from its sets."""
+        """Log the keys that have no valid row. The script has already removed them from the sets of the table."""
         for key in (found[0].decode(errors="replace") for found in unreadable):
             row = f"{self._table.prefix}row:{key}"
             log.error("key=%s cannot be run: the Redis key %s is missing, or is no hash; delete it", key, row)

@@ -231,7 +231,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Advance a few hundred schedules by one script. If any of them submits a task, use one script for each."""
+        """Advance a few hundred schedules by one script. If any of them submits a task, use one script per schedule."""
         if any(step.on_commit for step in steps):
             return [self._advance_and_submit(step, until) for step in steps]
         answers = self._answers("advance_many", map(self._step, steps), until)

@@ -210,7 +210,7 @@ class Database:
     ) -> bool | None:
         """Execute both statements as one.
 
-        Return whether the first changed a row; None if the database cannot do that.
+        Return whether the first changed a row; None if the database cannot execute both as one.
         """
         first, second = statement.prepare(connection), then.prepare(connection)
         text = self.dialect.joined(connection, first.text, second.text)
