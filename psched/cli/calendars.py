@@ -34,8 +34,8 @@ def set_(chosen: Chosen, name: str, days: tuple[str, ...]) -> None:
     """Create a calendar, or replace its days.
 
     DAYS are all days of the calendar: dates such as 2026-12-25, and weekdays (mon tue wed thu fri sat sun). The next
-    occurrences of schedules that exclude the calendar change at once. Occurrences that are already due do not change.
-    If the command is interrupted, repeat it.
+    occurrences of schedules that exclude the calendar change immediately. Occurrences that are already due do not
+    change. If the command is interrupted, repeat it.
 
     --json prints an object with name, version, dates and weekdays.
     """

@@ -40,8 +40,8 @@ class ListColumns:
 
     `brief`: the columns on a terminal, each with a rank. If the terminal is too narrow, columns of the lowest rank are
     cut first; a column of rank `KEPT` is never cut. `wide`: all columns. `original`: the columns of the original
-    program and their widths; the last column has no width. `own_time`: a column of unix seconds that JSON does not
-    have.
+    program and their widths; the last column has no width. `own_time`: a column of unix seconds that `--json` leaves
+    out.
     """
 
     brief: Mapping[str, int]
@@ -167,7 +167,7 @@ def short_time(seconds: float) -> str:
 
 
 def brief_time(seconds: float) -> str:
-    """Return a time like `ls -l`: `Nov 22 21:30`, or `Nov 22  2027` if it is half a year away."""
+    """Return a time like `ls -l`: `Nov 22 21:30`, or `Nov 22  2027` if it is half a year away or more."""
     moment = local_datetime(seconds)
     if moment is None:
         return str(seconds)

@@ -272,7 +272,7 @@ def _progress(progress: Progress | None) -> str | None:
 def cancel_request(task: QueuedTask) -> None:
     """Request that a task be cancelled.
 
-    A waiting task is cancelled at once. A running task is cancelled by its handler, which may also finish it.
+    A waiting task is cancelled immediately. A running task is cancelled by its handler, which may also finish it.
     """
     task.cancel_request()
 

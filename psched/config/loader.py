@@ -32,7 +32,7 @@ _TABLES: Mapping[SectionName, tuple[str, str]] = {
     "schedules": ("perfect_sched", "psched_schedules"),
     "queue": ("perfect_queue", "psched_queue"),
 }
-"""The default table of each section for `rdb_compat`, and for all other types."""
+"""For each section: the default table for `rdb_compat`, and the default table for all other types."""
 _SECTION_KEYS = frozenset(fields_dict(Section))
 _PROCESS_KEYS = frozenset(fields_dict(Settings)) - {"environment", "path", "schedules", "queue"}
 _MISSING = {"type": "expected rdb, redis or rdb_compat", "url": EXPECTED_URL}

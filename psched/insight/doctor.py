@@ -137,7 +137,7 @@ def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Itera
 def hook_findings(section: Section, schedules: ScheduleCollection) -> Iterator[Finding]:
     """Yield a finding if schedules name hooks as their `on_failure` that the section does not have.
 
-    Reads the rules of all schedules that are not paused: 100,000 take a second.
+    Reads the rules of all schedules that are not paused: 100,000 schedules take a second.
     """
     unknown: dict[str, str] = {}
     number: Counter[str] = Counter()

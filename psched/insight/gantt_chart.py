@@ -147,7 +147,7 @@ def _unsettled(nodes: Sequence[NodeState], waiting: Iterable[ScheduleRow], now: 
 
 
 def _with_overlaps(runs: Iterable[TimelineRun], now: float) -> list[TimelineRun]:
-    """Return the runs by time. Runs that overlap an earlier run of their schedule are marked."""
+    """Return the runs sorted by time. Runs that overlap an earlier run of their schedule are marked."""
     ends: dict[str, float] = {}
     marked = []
     for run in sorted(runs, key=lambda each: (each.due if each.began is None else each.began, each.key)):

@@ -23,7 +23,9 @@ from psched.time_text import local_time
 log = logging.getLogger(__name__)
 
 PATIENCE = 6.0
-"""For this many seconds, an instance with an expired heartbeat lease can renew it before it counts as dead."""
+"""For this many seconds, an instance with an expired heartbeat lease can renew the lease before the instance counts as
+dead.
+"""
 _PAUSE = 0.5
 
 

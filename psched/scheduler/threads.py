@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 _RENEWAL_INTERVAL = 2.0
 _CANCEL_GRACE = 2.0
-"""Seconds from the cancellation of an awaited handler to the warning that it continues without a lease."""
+"""Seconds from the cancellation of an awaited handler to the warning that the handler continues without a lease."""
 _OCCURRENCES_PER_POLL = 20
 
 
@@ -234,7 +234,7 @@ class SchedulerThreads:
     def _close(self, end: float | None) -> bool:
         """Stop the periodic threads and close everything.
 
-        If they are running at `end`, close nothing and return False.
+        If these threads are still running at `end`, close nothing and return False.
         """
         if self._since is not None and self._instances.thread.ident is None:
             self._instances.unregister()  # otherwise the heartbeat thread does so at its end

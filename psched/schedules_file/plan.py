@@ -205,7 +205,7 @@ def apply_declared(schedules: ScheduleCollection, declared: Iterable[DeclaredSch
 
 
 def check_keeps_owners(schedules: ScheduleCollection) -> None:
-    """Raise NotSupportedError if the store keeps no owners, because a plan only changes schedules of its owners."""
+    """Raise NotSupportedError if the store keeps no owners, because a plan changes no schedules of other owners."""
     if not schedules.store.keeps_policies:
         raise NotSupportedError(
             "owner: the tables of rdb_compat keep no owners, so a plan cannot know which schedules it may change; "

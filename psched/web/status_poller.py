@@ -25,7 +25,7 @@ _SLOW_INTERVAL = 4.0
 PATIENCE: Final = 2.5
 """Seconds after which a database that has not answered counts as unreachable."""
 _FIRST = 6.0
-"""Like `PATIENCE`, for the first answer: before it, modules are loaded and a connection is opened."""
+"""Like `PATIENCE`, for the first answer: modules are loaded and a connection is opened before the first answer."""
 _NEVER = -1e9
 """A time before any time of the monotonic clock."""
 _NOBODY = 30.0

@@ -34,9 +34,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Heatmap:
-    """One row of cells for each hour of the day; None for an hour outside of the week. `days`: the columns.
+    """One row of cells for each hour of the day; None instead of a cell for an hour outside of the week.
 
-    `highest`: the highest value and its time.
+    `days`: the columns. `highest`: the highest value and its time.
     """
 
     days: Sequence[date]
