@@ -33,9 +33,9 @@ def _completions(
     parameter: click.Parameter,
     incomplete: str,
 ) -> list[str]:
-    """Return at most 1,000 words.
+    """Return at most 1,000 completions.
 
-    Prints nothing, because the user is at a prompt. Without a database returns no words.
+    Prints nothing, because the user is at a prompt. Without a database, returns no completions.
     """
     prefix = incomplete if parameter.name == "key" and incomplete else None
     try:

@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 
 class DatabaseError(Exception):
-    """The database is unavailable or refuses the request. The message shows its URL without the password."""
+    """The database is unavailable or refuses the request. The message shows the database's URL without the password."""
 
 
 def run_command(command: click.Command, arguments: Sequence[str] | None = None, chosen: object = None) -> int:

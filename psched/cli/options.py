@@ -303,7 +303,7 @@ def _wait(text: str) -> float | Backoff:
 
 
 WAIT_OR_NONE = _Parsed("wait", _wait)
-"""A wait between attempts: seconds, a duration, or the first and the longest wait if the wait doubles."""
+"""A wait between attempts: seconds, a duration, FIRST..LIMIT for a wait that doubles, or the word none."""
 
 
 def exactly(word: str) -> _Parsed:

@@ -16,7 +16,7 @@ _IN_WORKER = "in_worker"
 
 
 def attach_listeners(settings: Settings, in_worker: bool = False) -> None:
-    """Call `instrument`, with its options, of each module that `telemetry:` names. Raises ConfigError.
+    """Call the `instrument` of each module that `telemetry:` names, with the module's options. Raises ConfigError.
 
     `in_worker`: whether this process is a worker of psched; False for a process that submits.
     """

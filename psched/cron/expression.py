@@ -88,7 +88,7 @@ class Expression:
         return count
 
     def walls(self, low: int, high: int) -> Iterator[int]:
-        """Yield the wall times from `low` to `high`, both included, that match, in order."""
+        """Yield the matching wall times from `low` to `high`, both included, in order."""
         first, last = low // DAY, high // DAY
         for before, days in self._months_from(first):
             if before >= last:
@@ -127,7 +127,8 @@ class Expression:
     def _months_from(self, day: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield the matching months, beginning with the month of `day`.
 
-        For each month, yield the number of the day before its first day, and the matching days of the month.
+        For each month, yield the number of the day before the month's first day (in days since 1970), and the matching
+        days of the month.
         """
         start = date.fromordinal(day + _EPOCH)
         for year in range(start.year, MAXYEAR + 1):

@@ -30,7 +30,7 @@ from psched.errors import ConfigError
 from psched.time_text import local_time
 
 EARLIEST = int(datetime(1, 1, 4, tzinfo=UTC).timestamp())
-"""The first instant. Earlier instants are treated as this one."""
+"""The first instant. Earlier instants are treated as this instant."""
 LATEST = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp()) - 1
 """The last instant. An occurrence after it is never due. No offset or look-ahead from it exceeds the range of datetime.
 """

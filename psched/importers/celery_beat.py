@@ -29,7 +29,7 @@ from psched.importers.host_timezone import zone_name
 DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
 """The behaviour of beat: after a pause it sends a task once, and it does not retry a task that fails."""
 _LONGEST_SLEEP = 300
-"""Seconds after which beat checks again."""
+"""The maximum number of seconds from one check by beat to the next."""
 _AROUND_CHANGE = 4 * 3600
 """Seconds around a clock change in which beat's estimate depends on the time of the check."""
 _LONGEST_SEARCH = 9 * 366 * 86400

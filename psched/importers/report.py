@@ -22,7 +22,7 @@ _AFTER_CHANGE = 48 * 3600
 class Reported:
     """An entry with its keys.
 
-    `difference`: the first difference in its times. `first_run`: by the other scheduler, if known.
+    `difference`: the first difference in its times. `first_run`: the first run of the other scheduler, if known.
 
     `unsupported`: options of its schedules that this version of psched lacks. `timezone`: the zone of its schedules.
     """

@@ -27,9 +27,8 @@ _MEASURED = 100
 class HourForecast:
     """The forecast of one hour.
 
-    `starts`: the runs that start in the hour from `time` (unix seconds). `busy`: the workers they keep busy.
-
-    `busy` is the mean over the hour; None if the duration of runs is unknown for every type.
+    `starts`: the number of runs that start in the hour from `time` (unix seconds). `busy`: the number of busy workers,
+    as the mean over the hour; None if the duration of runs is unknown for every type.
     """
 
     time: int

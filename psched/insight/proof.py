@@ -37,7 +37,8 @@ class Proof:
 class ProofPage:
     """The audits of some schedules for the occurrences from `since` to `until` (unix seconds, both included).
 
-    `after`: the next page begins after this key; None after the last page. `made`: the time, by the database's clock.
+    `after`: the next page begins after this key; None after the last page. `made`: when the audits began, in unix
+    seconds by the database's clock.
     """
 
     since: int

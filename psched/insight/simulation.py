@@ -36,7 +36,7 @@ _FINISHED = Entry()
 class SimulatedOutage:
     """A time in which no worker runs: from `begin` to `end`, in unix seconds.
 
-    A run in progress at `begin` is lost. Its occurrence is due again when its lease ends.
+    A run in progress at `begin` is lost. The occurrence of this run is due again when the run's lease ends.
     """
 
     begin: float
@@ -190,7 +190,8 @@ class HandlerTimes:
 def handler_times(rows: Sequence[ScheduleRow], durations: Durations) -> HandlerTimes:
     """Return how long the runs of these schedules take.
 
-    Asks for the durations of up to 1,000 schedules. If there are more, asks for those of some schedules of each type.
+    Asks for the durations of up to 1,000 schedules. If there are more schedules, asks for the durations of some
+    schedules of each type.
     """
     types = Counter(row.type for row in rows)
     share = _MEASURED if len(rows) <= _MEASURED else max(_EXAMPLES, _MEASURED // max(1, len(types)))

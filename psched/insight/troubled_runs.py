@@ -74,8 +74,8 @@ def _measured(
 def due_time(row: LedgerRow, definitions: Mapping[Definition, DefinitionTimes]) -> float | None:
     """Return when an occurrence should run.
 
-    None if its definition is not kept. The runs of a backfill have no fixed time: return the start of the run, or its
-    end if no start is known.
+    None if the occurrence's definition is not kept. The runs of a backfill have no fixed time: return the start of the
+    run, or its end if no start is known.
     """
     change = definitions.get(Definition(row.key, row.version))
     if change is None:

@@ -19,7 +19,7 @@ from psched.schedules import rule_occurrences
 from psched.store.counts import RuleUse
 
 WEEK = 168
-"""Hours of a week."""
+"""The number of hours of a week."""
 MINUTE = 60
 DAY = 86400
 _MOST_MINUTES = 10

@@ -46,7 +46,7 @@ class LocalWakeup:
 
 
 class ThreadWakeup:
-    """The `Wakeup` of one thread: a pipe, readable once signalled."""
+    """The `Wakeup` of one thread: a pipe that is readable after a signal."""
 
     covers_all_hosts = False
     proven = False

@@ -511,7 +511,7 @@ class Scheduler:
     def reset_after_fork(self) -> None:
         """In a forked process: forget the connections of the parent.
 
-        A scheduler that was started stays unusable there.
+        A scheduler that was started stays unusable in this process.
         """
         self._lock = threading.RLock()
         self._parents_stores.append(self._client_stores)  # not closed, as closing them could end the parent's sessions

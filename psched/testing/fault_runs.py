@@ -28,7 +28,8 @@ _HUNG = 30.0
 _MORE_RUNS = 8
 """With a plan of n faults, at most this number plus 2 * n runs of a pass may fail, or end with their process."""
 _MOST_RUNS = 1000
-"""The maximum number of runs of one pass. Without it, a pass of tasks that submit themselves would never end."""
+"""The maximum number of runs of one pass. Without this limit, a pass of tasks that submit themselves would never end.
+"""
 _MOST_LINES = 80
 """The maximum number of lines that are shown of the difference between two states."""
 

@@ -64,7 +64,8 @@ class SharedState:
         self._asking: dict[Hashable, threading.Lock] = {}
         """The queries that threads are executing now. Other threads that need the same result wait for the lock."""
         self._changes = 0
-        """How often answers were forgotten. An answer that was requested before they were last forgotten is not kept.
+        """How many times all answers were forgotten. An answer that was requested before the last of these times is not
+        kept.
         """
 
     @property

@@ -70,7 +70,7 @@ class DjangoDatabase(Database):
 
     @contextmanager
     def savepoint(self, connection: Connection) -> Iterator[None]:
-        """See `Database.savepoint`. Without it, an error on PostgreSQL aborts the whole transaction."""
+        """See `Database.savepoint`. Without a savepoint, an error on PostgreSQL aborts the whole transaction."""
         with transaction.atomic(using=self._alias) if connections[self._alias].in_atomic_block else nullcontext():
             yield
 

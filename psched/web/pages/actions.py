@@ -89,7 +89,7 @@ def record(
 def _back(
     request: Request, shared: SharedState, action: str, pages: Mapping[str, Mapping[str, str]], default: str
 ) -> Response:
-    """Redirect to the page from which the visitor came, one of `pages`, with the parameters of its address."""
+    """Redirect to the page from which the visitor came, one of `pages`, with the parameters of that page's address."""
     shared.forget_answers()
     name = field(request, "back")
     name = name if name in pages else default
