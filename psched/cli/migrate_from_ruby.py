@@ -138,7 +138,7 @@ def migrate_command(reader: SectionName) -> click.Command:
     ) -> int:
         """Copy rows of Ruby's tables to psched's own.
 
-        Copies the schedules of PerfectSched and the waiting tasks of PerfectQueue. The old tables are only read. The
+        Copies the schedules of PerfectSched and the waiting tasks of PerfectQueue. The old tables are not changed. The
         new tables are created in the same database. The configuration may have either type, rdb_compat or rdb. The
         options below name the tables of the other type.
 

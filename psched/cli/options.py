@@ -248,7 +248,7 @@ def _number_or_date(text: str, expected: str) -> float | datetime:
 
 
 def _within(text: str, found: float | datetime, earliest: int) -> float:
-    """Return the unix seconds of `found`. Raises ValueError before `earliest` and after the year 9999."""
+    """Return the unix seconds of `found`. Raises ValueError for a time before `earliest` or after the year 9999."""
     seconds = found.timestamp() if isinstance(found, datetime) else found
     if seconds >= LAST_TIME:
         problem = f"is after the year 9999, unix seconds {LAST_TIME - 1}; did you give milliseconds?"

@@ -228,7 +228,7 @@ def timezone(value: Any) -> str:
 def _accepted(check: Callable[[str], object], value: Any, subject: str) -> str:
     """Return text that `check` accepts.
 
-    Raises ValueError with the message of its ConfigError, without the `subject`.
+    Raises ValueError with the message of the check's ConfigError, without the `subject`.
     """
     try:
         check(text(value))

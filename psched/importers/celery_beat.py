@@ -33,7 +33,7 @@ _LONGEST_SLEEP = 300
 _AROUND_CHANGE = 4 * 3600
 """Seconds around a clock change in which beat's estimate depends on the time of the check."""
 _LONGEST_SEARCH = 9 * 366 * 86400
-"""Seconds: from one 29th of February to the next one across the year 2100."""
+"""The longest search, in seconds: from one 29th of February to the next across the year 2100."""
 _NOTES = (
     "Celery's workers may run several runs of a task at a time; psched runs one occurrence of a schedule at a time",
     "the type of each schedule is the name of its task; the application (`app:`) needs a function for each type",

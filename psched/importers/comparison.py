@@ -1,4 +1,4 @@
-"""Finds the first time at which psched would run an entry and its own scheduler would not, or the reverse."""
+"""Finds the first time at which psched would run an entry and the entry's own scheduler would not, or the reverse."""
 
 from __future__ import annotations
 

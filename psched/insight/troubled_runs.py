@@ -22,8 +22,8 @@ PageStart = tuple[float, int]
 class TroubledRun:
     """An occurrence that was skipped outside of a pause, had a failed attempt, or started late.
 
-    `late`: the seconds by which its last attempt started after its time; None if no attempt started, or if its time is
-    unknown.
+    `late`: the seconds by which the last attempt started after the occurrence's time; None if no attempt started, or if
+    the time is unknown.
     """
 
     row: LedgerRow

@@ -23,7 +23,9 @@ from psched.store import TaskStore
 log = logging.getLogger(__name__)
 
 LEASE = 8.0
-"""Seconds of the lease that each heartbeat renews. `skip_missed` decides when an instance without a lease is dead."""
+"""Seconds of the lease that each heartbeat renews. `skip_missed` decides when an instance without a lease counts as
+dead.
+"""
 INTERVAL = 2.0
 """Seconds between two heartbeats."""
 _CLEANUP_INTERVAL = 300

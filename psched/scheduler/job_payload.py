@@ -16,7 +16,7 @@ RETRY_TIMEOUT = 60.0
 INSTANCE = "psched.instance"
 """The task type of the instances' heartbeat rows. This name is reserved."""
 _MAX_NAME_LENGTH = 200
-"""The longest name. The keys of the tasks also contain the time of the occurrence."""
+"""The maximum number of characters of a name. The key of an occurrence's task also contains a time."""
 _OPTIONS = {
     "push": {"data": "data", "delay": "delay", "retry": "retry", "retryTimeout": "retry_timeout"},
     "register": {"cronExpr": "cron", "retry": "retry", "retryTimeout": "retry_timeout"},

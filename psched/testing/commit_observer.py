@@ -147,7 +147,7 @@ def _replace(owner: type, names: tuple[str, ...], commits: _Commits, observer: O
 
 
 def _observe_sqlite(observer: Observer) -> None:
-    """Observe sqlite3 by subclasses of its connection and cursor, because its own classes cannot be changed."""
+    """Observe sqlite3 by subclasses of its connection and cursor, because its classes themselves cannot be changed."""
     connect = sqlite3.connect
     kinds: dict[type, type] = {}
 

@@ -68,7 +68,7 @@ class FaultTest:
     ) -> None:
         """`arrange`: the test function.
 
-        `fixtures`: the values of its fixtures, and of the fixtures of `state` and `reset`.
+        `fixtures`: the values of the fixtures of `arrange`, `state` and `reset`.
         """
         self._options = options
         self._arrange = arrange
