@@ -117,7 +117,9 @@ def test_a_delay_brings_at_most_a_thousand_occurrences_forward(
     schedules: ScheduleCollection, cron: str, delay: float, ahead: int
 ) -> None:
     if ahead > 1000:
-        with pytest.raises(ValueError, match=f"makes {ahead} occurrences of cron .* at once, .*expected at most 1000"):
+        with pytest.raises(
+            ValueError, match=f"makes {ahead} occurrences of cron .* due together, .*expected at most 1000"
+        ):
             schedules.add("new", "t", cron=cron, delay=delay)
     else:
         assert schedules.add("new", "t", cron=cron, delay=delay).metadata().rule.delay == delay
