@@ -114,6 +114,11 @@ class ChildProcess:
         return self.code == -signal.SIGKILL
 
     @property
+    def killed_by_others(self) -> bool:
+        """Whether SIGKILL ended the child, and neither the master nor the kernel (for lack of memory) sent it."""
+        return self.was_sigkilled and not self.killed_here and not self.out_of_memory
+
+    @property
     def gone(self) -> bool:
         return self.code is not None
 

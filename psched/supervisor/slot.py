@@ -196,7 +196,7 @@ class Slot:
         elif stopping:
             log.warning("%s %s%s", child, child.end, child.while_running)
             self._fork_at = now
-        elif not child.ready:
+        elif not child.ready and not (self.was_ready and child.killed_by_others):
             attempts = 1 if child.start_error else _ATTEMPTS_OF_KILLED if child.was_sigkilled else _ATTEMPTS
             self._cannot_start(child.start_error or f"{child.end} before it was ready", now, attempts)
         else:
@@ -208,7 +208,8 @@ class Slot:
 
         If the child has run a task, the next is forked almost at once: only the task that crashed the child waits,
         longer each time. Otherwise the first replacement is forked at once, because leases wait for recovery. From the
-        second early death in a row, the slot waits for `child_fork_frequency_limit`.
+        second early death in a row, the slot waits for `child_fork_frequency_limit`. While there is no fetching child,
+        all handler children wait, so the slot of the fetching child waits only after several early deaths so long.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if child.running or child.worked:
@@ -216,6 +217,8 @@ class Slot:
             return max(now, child.forked_at + min(limit, _CRASH_PAUSE))
         earliest = child.forked_at + limit
         self._early_deaths = self._early_deaths + 1 if now < earliest else 0
+        if self.number == FETCHER_SLOT:
+            earliest = child.forked_at + min(limit, _CRASH_PAUSE * 2.0 ** (self._early_deaths - 2))
         return max(now, earliest) if self._early_deaths > 1 else now
 
     def _cannot_start(self, reason: str, now: float, attempts: int = 1) -> None:

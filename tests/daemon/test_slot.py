@@ -14,22 +14,23 @@ from pathlib import Path
 import pytest
 
 from psched.process.child_protocol import APPLIED, BOOT_FAILED, DONE, EMPTY, RAN, READY, START_ERROR, open_pipes
-from psched.process.child_spec import DeadChild
+from psched.process.child_spec import FETCHER_SLOT, DeadChild
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.slot import Slot
-from tests.daemon.fake_children import FakeProcessTable, fake_process_table, sqlite_config
+from tests.daemon.fake_children import FakeChild, FakeProcessTable, fake_process_table, sqlite_config
 
 SHORTEST, LONGEST, SPREAD = 0.5, 60.0, 1.25
+FETCHER_LIMIT = 5.0
 REASON = "no such table: psched_queue"
 
 
 class TickedSlot:
     """A slot that is ticked at its deadlines."""
 
-    def __init__(self, folder: Path, process_table: FakeProcessTable, limit: float = 0.1) -> None:
+    def __init__(self, folder: Path, process_table: FakeProcessTable, limit: float = 0.1, number: int = 2) -> None:
         config = sqlite_config(folder, child_fork_frequency_limit=limit)
         self.lease_recovery = LeaseRecovery(process_table)
-        self.slot = Slot(2, config, None, tuple, process_table, self.lease_recovery, lambda _: False)
+        self.slot = Slot(number, config, None, tuple, process_table, self.lease_recovery, lambda _: False)
         self.process_table = process_table
 
     def tick(self, later: float = 0.0) -> None:
@@ -55,16 +56,24 @@ class TickedSlot:
 
         `running`: the task that it crashes with.
         """
-        if self.slot._child is None:
-            self.tick(max(0.0, self.slot.deadline - self.process_table.now))
-        child = self.process_table.forked[-1]
+        child = self.next_child()
         for message in (READY, *messages):
             child.child_pipe.send(message)
         self.tick()
         if running:
             assert child.spec is not None
             child.spec.running_table.running(0, running)
-        child.leave(-signal.SIGSEGV)
+        return self.end(child, signal.SIGSEGV)
+
+    def next_child(self) -> FakeChild:
+        """Return the child of the slot; fork it first if the slot waits."""
+        if self.slot._child is None:
+            self.tick(max(0.0, self.slot.deadline - self.process_table.now))
+        return self.process_table.forked[-1]
+
+    def end(self, child: FakeChild, number: signal.Signals) -> float:
+        """End the child by a signal; return the seconds until the next fork."""
+        child.leave(-number)
         self.tick()
         return 0.0 if self.slot._child is not None else self.slot.deadline - self.process_table.now
 
@@ -80,6 +89,13 @@ def slow_slot(tmp_path: Path) -> Iterator[TickedSlot]:
     """A slot that waits a minute between forks of children that die before they have run a task."""
     with fake_process_table() as process_table:
         yield TickedSlot(tmp_path, process_table, LONGEST)
+
+
+@pytest.fixture
+def fetcher_slot(tmp_path: Path) -> Iterator[TickedSlot]:
+    """The slot of the fetching child, for which all handler children wait."""
+    with fake_process_table() as process_table:
+        yield TickedSlot(tmp_path, process_table, FETCHER_LIMIT, FETCHER_SLOT)
 
 
 def _descriptors() -> set[int]:
@@ -124,6 +140,32 @@ def test_only_the_first_child_that_dies_before_it_has_run_a_task_is_replaced_at_
     slow_slot: TickedSlot,
 ) -> None:
     assert [slow_slot.crash() for _ in range(3)] == [0.0, LONGEST, LONGEST]
+
+
+def test_a_fetching_child_that_dies_early_again_and_again_waits_longer_each_time(fetcher_slot: TickedSlot) -> None:
+    pauses = [fetcher_slot.crash() for _ in range(9)]
+    assert pauses == pytest.approx([0.0, 0.2, 0.4, 0.8, 1.6, 3.2, FETCHER_LIMIT, FETCHER_LIMIT, FETCHER_LIMIT])
+    frozen = fetcher_slot.next_child()
+    fetcher_slot.tick(FETCHER_LIMIT)
+    assert frozen.was_frozen
+    assert [fetcher_slot.crash() for _ in range(3)] == pytest.approx([0.0, 0.2, 0.4]), "the frozen one had lived long"
+
+
+@pytest.mark.parametrize("number", [2, FETCHER_SLOT])
+def test_a_child_that_is_killed_during_its_start_is_replaced_like_any_other(tmp_path: Path, number: int) -> None:
+    with fake_process_table() as process_table:
+        slot = TickedSlot(tmp_path, process_table, LONGEST, number)
+        slot.next_child().child_pipe.send(READY)
+        slot.tick(LONGEST)
+        assert slot.end(slot.next_child(), signal.SIGKILL) == 0.0
+        assert slot.end(slot.next_child(), signal.SIGKILL) == 0.0
+        assert slot.end(slot.next_child(), signal.SIGKILL) == pytest.approx(0.2 if number == FETCHER_SLOT else LONGEST)
+        assert slot.slot.trouble is None
+
+
+def test_a_child_that_is_killed_before_the_first_was_ready_counts_as_a_failed_start(slot: TickedSlot) -> None:
+    assert is_about(slot.end(slot.next_child(), signal.SIGKILL), SHORTEST)
+    assert slot.slot.trouble == "worker 2 cannot start: was killed by SIGKILL before it was ready"
 
 
 def test_children_that_die_of_their_tasks_are_replaced_after_a_short_pause(
