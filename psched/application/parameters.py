@@ -25,21 +25,28 @@ _NO_RESULT = (inspect.Signature.empty, None, type(None), NoReturn, Never, "None"
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """Converts values of one annotated type to JSON values and back. Errors name a value by its path."""
+    """Converts values of one annotated type to JSON values and back. Errors name a value by its path.
 
-    annotation: Any
-    restored: Callable[[Any, str], Any]
+    `plain`: the annotated type if its values are JSON values already, else None.
+    """
+
+    plain: type | None
+    restore: Callable[[Any, str], Any]
 
     @classmethod
     def of(cls, annotation: Any) -> _Conversion:
         """Return the conversion for this type. Raises TypeError for a type that cannot be converted."""
         from psched.application.conversion import restorer  # noqa: PLC0415 – cattrs takes 0.1 s to import
 
-        return cls(annotation, restorer(annotation))
+        return cls(annotation if annotation in _PLAIN else None, restorer(annotation))
+
+    def restored(self, stored: Any, path: str) -> Any:
+        """Return the value whose JSON value is `stored`. Raises ValueError."""
+        return stored if type(stored) is self.plain else self.restore(stored, path)
 
     def stored(self, value: Any, path: str) -> Any:
         """Return the JSON value of `value`. Raises ValueError unless `restored` would return an equal value."""
-        if type(value) is self.annotation and self.annotation in _PLAIN:
+        if type(value) is self.plain:
             return value
         from psched.application.conversion import difference, unstructure  # noqa: PLC0415
 
