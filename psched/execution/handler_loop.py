@@ -9,7 +9,7 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from psched.acquisition.unrunnable_rows import LOST_ATTEMPTS
 from psched.application.handler import retry_failed
@@ -65,10 +65,9 @@ class HandlerLoop:
             while not self._stopping.is_set():
                 is_idle = True
                 for poller in self._pollers:
-                    tasks = poller.poll()
-                    if tasks:
+                    for _ in self._batches(poller):
                         is_idle = False
-                        self._run_batches(poller, tasks)
+                        self._run_waiting(poller)
                     poller.settle_idle()
                 if is_idle:
                     self._wait()
@@ -114,19 +113,20 @@ class HandlerLoop:
         for poller in self._pollers:
             poller.settlement_buffer.flush_overdue()
 
-    def _run_batches(self, poller: Poller, tasks: Sequence[Task]) -> None:
-        """Run acquired tasks.
+    def _batches(self, poller: Poller) -> Iterator[None]:
+        """Acquire and queue tasks. Yield for each batch, so that the caller runs it.
 
-        As long as batches are full, acquire and run further batches, for at most TURN seconds.
+        As long as batches are full, acquire further batches, for at most TURN seconds.
         """
+        tasks = poller.poll()
         end = self._clock() + TURN
-        self._poller = poller
         while tasks:
+            self._poller = poller
             for each in self._pollers:
                 each.ignore_wakeups()
             # last, because it wakes threads that should run during the handler, not before it
             self.queue(tasks)
-            self._run_waiting(poller)
+            yield
             has_turn = poller.batch_was_full and self._clock() < end and not self._stopping.is_set()
             tasks = poller.poll(may_rest=False) if has_turn else ()
 

@@ -79,7 +79,8 @@ class Child:
 
     def poll(self) -> None:
         """Run what is due, and settle it."""
-        self.runner._run_batches(self.poller, self.poller.poll())
+        for _ in self.runner._batches(self.poller):
+            self.runner._run_waiting(self.poller)
         self.poller.settlement_buffer.flush()
 
     def clock(self) -> float:

@@ -77,7 +77,8 @@ class FetchedTasks:
         loop = HandlerLoop(
             0, [self.poller], ActiveRuns(self.child.running_table), self.child.stopping, self.child.clock
         )
-        loop._run_batches(self.poller, self.poller.poll())
+        for _ in loop._batches(self.poller):
+            loop._run_waiting(self.poller)
 
     def close(self) -> None:
         self.poller.close()
