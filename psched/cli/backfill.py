@@ -1,4 +1,4 @@
-"""psched backfill: runs of past occurrences of a schedule."""
+"""psched backfill: runs past occurrences of a schedule, and lists such backfills."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SHOWN = 20
 @click.option(
     "--max-running",
     type=count(1, MOST_RUNNING),
-    help=f"Run at most N at the same time, up to {MOST_RUNNING} (default: 1).",
+    help=f"Run at most N occurrences at a time, N from 1 to {MOST_RUNNING} (default: 1).",
 )
 @click.option("--reverse", is_flag=True, help="Run the last occurrence first.")
 @click.option("--dry-run", is_flag=True, help="Show what would run, and start nothing.")
@@ -72,9 +72,10 @@ def backfill(
 ) -> None:
     """Run past occurrences of a schedule, or list backfills.
 
-    With --from: start a backfill of the schedule KEY. The schedule's regular runs go on. An occurrence is missing if
-    the ledger has no entry for it, or if it was skipped as too late. Occurrences that another backfill still has to run
-    are left out, so repeating the command starts nothing. Times are unix seconds, dates, or spans such as 2d (ago).
+    With --from: start a backfill of the schedule KEY. By default a backfill runs the missing occurrences: those that
+    have no entry in the ledger, and those that were skipped as too late. Occurrences that another backfill still has to
+    run are left out, so repeating the command starts nothing. The schedule's regular runs go on. Times are unix
+    seconds, dates, or spans such as 2d (ago).
 
     Without --from: list the backfills of KEY, or of all schedules, with their progress. --pause, --resume and --cancel
     act on the backfills of KEY.
@@ -82,9 +83,9 @@ def backfill(
     --json prints one array of backfills: the new backfill; the backfills that were paused, resumed or cancelled; or the
     listed backfills. Each is an object with name, schedule, number, state (waiting, running, failing, retrying, paused,
     finished or cancelled), first and last (occurrences, in unix seconds and again as *_local), reverse, max_running,
-    done, failed (of those done), left (still to run), and last_error. With --dry-run it prints an object with schedule,
-    count (occurrences that would run), total (occurrences in the range) and spans (first and last occurrence of each
-    time range that would run).
+    done (occurrences that have ended), failed (how many of them failed), left (still to run), and last_error. With
+    --dry-run, --json prints an object with schedule, count (occurrences that would run), total (occurrences in the
+    range) and spans (first and last occurrence of each time range that would run).
     """
     mode = _only_flag(flags, _MODES)
     action = _only_flag(flags, _ACTIONS)

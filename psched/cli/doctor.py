@@ -31,8 +31,9 @@ def doctor(chosen: Chosen) -> int:
     Checks the configuration, the application, the database, encryption, the pooler, the tables and writing to them,
     indexes, collations, clocks, the tz database, the hooks that schedules name, and overdue and failing schedules. Each
     line begins with ok, warning or FAILED, and names the remedy. Lines about the queue begin with `queue`. The exit
-    code is 1 if anything is FAILED. --json prints one array of objects with subject, ok, message (with the remedy),
-    warning, level (ok, warning or failed) and remedy (null if there is nothing to do, or if the message contains it).
+    code is 1 if anything is FAILED. --json prints one array of objects with subject, ok, message (which includes the
+    remedy), warning, level (ok, warning or failed) and remedy (the remedy alone; null if psched has no separate text
+    for it, or if there is nothing to do).
     """
     findings = []
     for finding in _findings(chosen):
@@ -90,7 +91,7 @@ def _row_findings(
 
 
 def _as_json(finding: Finding) -> Fields:
-    """Return the fields of `--json`. Later versions must keep their names and meanings."""
+    """Return the fields of `--json`. Later versions must keep the names and meanings of the fields."""
     return finding._asdict() | {"message": finding.text, "level": finding.level}
 
 

@@ -118,7 +118,7 @@ def _printable(line: str) -> str:
 
 
 def _open_streams() -> None:
-    """Open closed standard streams, so that no pipe gets descriptor 0, 1 or 2. Make any text printable."""
+    """Open standard streams that are closed, so that no pipe gets descriptor 0, 1 or 2. Let stdout accept any text."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: the one of the closed stream

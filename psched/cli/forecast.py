@@ -42,10 +42,10 @@ Cells = Mapping[date, Mapping[int, float]]
 def forecast(chosen: Chosen, days: int) -> None:
     """Show how many runs of schedules start in each hour.
 
-    On a terminal it draws two heatmaps of the next days: the runs, and the workers that these runs keep busy. Each run
-    is assumed to take as long as the last runs of its type in the ledger. Into a pipe or file, hours are written as
-    tab-separated text. Paused schedules, retries, extra runs and occurrences that are already late are not counted.
-    Runs that `overlap: skip` may skip are counted. Times are in this host's time zone.
+    On a terminal, the command draws two heatmaps of the next days: the runs, and the workers that these runs keep busy.
+    Each run is assumed to take as long as the last runs of its type in the ledger. Into a pipe or file, hours are
+    written as tab-separated text. Paused schedules, retries, extra runs and occurrences that are already late are not
+    counted. Runs that `overlap: skip` may skip are counted. Times are in this host's time zone.
 
     --json prints one object with schedules (the number of counted schedules), unusable (the number of schedules whose
     rule cannot be used), may_skip (the number of schedules with overlap: skip), unmeasured (types without a run in the

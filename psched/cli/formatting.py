@@ -18,7 +18,8 @@ from psched.payload import encode
 from psched.time_text import local_datetime, local_time
 
 _SAMPLE = 200
-"""Rows that decide the column widths. Further rows are printed while they are read, so that millions can be listed."""
+"""How many rows decide the column widths. Further rows are printed while they are read, so that millions can be listed.
+"""
 _MIN_WIDTH = 5
 _HALF_A_YEAR = 182 * 86400
 _MULTILINE = ("last_error",)

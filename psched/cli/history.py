@@ -84,12 +84,12 @@ def history(
     failed, result (how the attempt ended), text (the output) and ended.
 
     Without --output, --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped
-    or failed; failing or running if not ended), detail (why the occurrence was skipped, or the task's key), last and
-    count (if one entry covers several skipped occurrences: the last one, and their number or null if too many to
-    count), attempts, node, fence, started, ended, error, previous (the occurrence before), reckoning (cron dialect and
-    tz database), extra (whether it is an extra run by run-now) and backfill (the number of the backfill that ran it, or
-    null). Times are unix seconds, and again as *_local. An occurrence that has not ended has no fence, started, ended
-    or reckoning.
+    or failed; failing or running if not ended), detail (why the occurrence was skipped, or the key of the task that was
+    enqueued), last and count (if one entry covers several skipped occurrences: the last of them, and their number, or
+    null if they are too many to count), attempts, node, fence, started, ended, error, previous (the occurrence before),
+    reckoning (cron dialect and tz database), extra (whether the run was an extra run by run-now) and backfill (the
+    number of the backfill that ran the occurrence, or null). Times are unix seconds, and again as *_local. An
+    occurrence that has not ended has no fence, started, ended or reckoning.
     """
     if output and late is not None:
         raise click.UsageError("--output cannot be combined with --late; remove one of them")
@@ -149,7 +149,7 @@ def _write_outputs(outputs: Iterable[KeptOutput], as_json: bool) -> None:
 
 
 def _settled(row: LedgerRow) -> Fields:
-    """Return the `--json` object of a ledger entry. Later versions must keep its names and meanings."""
+    """Return the `--json` object of a ledger entry. Later versions must keep the names and meanings of its fields."""
     fields = {"key": row.key, "scheduled_time": row.scheduled_time} | fields_of(row)
     del fields["version"]
     return fields

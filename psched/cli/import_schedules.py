@@ -187,8 +187,8 @@ def kubernetes(chosen: Chosen, /, files: tuple[str, ...], timezone: str, **optio
 def calendar(chosen: Chosen, file: str, name: str | None, years: int) -> None:
     """Read a calendar file into a named calendar in the database.
 
-    FILE is an iCalendar file (.ics), such as one of public holidays, or - for standard input. Its all-day events
-    replace the dates of the calendar. Events with a time of day are ignored. Needs psched[ics].
+    FILE is an iCalendar file (.ics), such as one of public holidays, or - for standard input. The all-day events in the
+    file replace the dates of the calendar. Events with a time of day are ignored. Needs psched[ics].
 
     --json prints an object with name, version, dates and weekdays, as `psched calendar set` does.
     """
@@ -218,7 +218,7 @@ def calendar(chosen: Chosen, file: str, name: str | None, years: int) -> None:
 
 
 def _named(name: str) -> Any:
-    """Return the object that `module:NAME` names. Raises ConfigError."""
+    """Return the object that `module:NAME` names. Raises ConfigError if the name or the module cannot be used."""
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:
         raise ConfigError(f"--app {name!r}: expected MODULE:NAME, such as shop.celery:app")
@@ -234,7 +234,7 @@ def _zone(timezone: str | None) -> str:
 def _finish(
     chosen: Chosen, imported: Imported, owner: str, output: str, force: bool, prefix: str, at: int | None
 ) -> None:
-    """Write the file, then print the report. Raises ValueError."""
+    """Write the file, then print the report. Raises ValueError if the file exists, unless `force` is true."""
     keyed = distinct_keys(imported.entries, prefix)
     text = schedules_yaml(imported, keyed, owner)
     reported = report(imported, keyed, int(time.time()) if at is None else at)

@@ -47,7 +47,7 @@ _COMMANDS = {
     "run": "run_worker:run",
     "queue": "queue:queue",
 }
-"""Each command with its module in `psched.cli` and its name there."""
+"""For each command: `module:name`, the module in `psched.cli` and the name of the function in that module."""
 
 
 class LazyCommands(UserDict[str, Any]):

@@ -23,7 +23,7 @@ from psched.schedules.skip_policy import overlap_note
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The occurrences in a time zone, and the time of each run; None if the time of the run is not known."""
+    """The occurrences in a time zone, and the times of their runs; `run_times` is None if these times are not known."""
 
     timezone: str
     occurrences: Sequence[crons.Occurrence]

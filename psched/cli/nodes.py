@@ -36,10 +36,10 @@ def nodes(chosen: Chosen, running: bool) -> None:
     clock is ahead of the database's clock (+) or behind it. Differing tz databases or versions of psched are reported
     on standard error. `type: rdb_compat` records no nodes.
 
-    --json prints one array of objects with name, host, pid, version, tz_database, started, clock_offset (the
-    seconds by which the node's clock is behind the database's clock), age (seconds since the last report), vanished,
-    sections (an object: section and the types that it routes, as text) and processes:
-    an array of objects with name, pid and runs: an array of objects with section, key, type and since.
+    --json prints one array of objects with name, host, pid, version, tz_database, started, clock_offset (the seconds by
+    which the node's clock is behind the database's clock), age (seconds since the last report), vanished, sections (an
+    object with, for each section, the types that the node routes, as text) and processes: an array of objects with
+    name, pid and runs: an array of objects with section, key, type and since.
     """
     known = _known(chosen)
     found = merged(known)

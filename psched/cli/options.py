@@ -54,7 +54,7 @@ class Chosen:
         return default_file() if self.config is None else self.config
 
     def settings(self, reader: SectionName = "schedules", app: tuple[str, ...] = ()) -> Settings:
-        """Return the configuration, changed by the application's options `app`, -I, -r and --types.
+        """Return the configuration, changed by `app` and by the options -I, -r and --types.
 
         `reader`: the section that a file without sections configures. Raises ConfigError, also for a database in
         memory.
@@ -77,7 +77,8 @@ class Chosen:
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Store an option.
 
-    An option after the command replaces the same option before the command; folders, modules and types are added.
+    An option after the command replaces the same option before the command; but folders, modules and types after the
+    command are added to those before the command.
     """
     if not value:
         return
@@ -150,8 +151,8 @@ pass_chosen = click.make_pass_decorator(Chosen, ensure=True)
 def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
     """Add the common options to a command. The options' values become the command's first argument.
 
-    `loading`: also add the options of an application. Without `loading`, first loads the modules that -I and -r name
-    before the command. Raises ConfigError.
+    `loading`: also add the options of an application. Without `loading`, the modules that -I and -r name are loaded
+    before the command runs, which may raise ConfigError.
     """
 
     def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:

@@ -57,7 +57,7 @@ UNKNOWN = 4
 """Exit codes of `status`: DONE (the daemon is running), and the codes from DIED to UNKNOWN."""
 
 _REQUEST_TIMEOUT = 70.0
-"""Seconds that reload and upgrade wait. This is longer than the limits of the master (`run_master`)."""
+"""How many seconds `reload` and `upgrade` wait for the master. The master's own limits (`run_master`) are shorter."""
 _PAUSE = 0.1
 _TAIL_BYTES = 16384
 _TAIL_LINES = 10

@@ -134,7 +134,7 @@ def list_(chosen: Chosen, /, limit: int | None, wide: bool, layout: str | None, 
 
 
 def _fields(row: TaskRow) -> Fields:
-    """Return the fields of `--json`. Later versions must keep their names and meanings."""
+    """Return the fields of `--json`. Later versions must keep the names and meanings of the fields."""
     fields = row._asdict()
     fields["timeout"] = fields.pop("due")
     fields["progress"] = None if row.progress is None else row.progress._asdict()
@@ -210,9 +210,9 @@ def stats(chosen: Chosen, last: float) -> None:
     of its first attempt. With `type: rdb_compat`, only the statuses are counted: it keeps types inside the data, and
     stores no statistics.
 
-    --json prints one object with statuses (an object of objects with count and more: whether there may be more), types:
-    an array of objects with type, waiting, due, running (as above), oldest (seconds, or null) and workers (null if
-    workers are not recorded), and runs, as in `psched stats`.
+    --json prints one object with statuses (for each status an object with count, and with more: true if there may be
+    more tasks than count), types: an array of objects with type, waiting, due, running (as above), oldest (seconds, or
+    null) and workers (null if workers are not recorded), and runs, as in `psched stats`.
     """
     with opened_section(chosen, "queue", read_only=True) as tasks:
         insight = TaskInsight(tasks)

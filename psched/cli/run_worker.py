@@ -1,4 +1,4 @@
-"""psched run: runs a worker, that is a master with its children, in the foreground."""
+"""psched run: runs a daemon, that is a master with its children, in the foreground."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(chosen: Chosen, app: tuple[str, ...]) -> int:
     """Run tasks in the foreground until a signal.
 
     APP is module:NAME of a Dispatch or an App, or a bare NAME in a module given by -r. If several APPs are given, they
-    are tried in this order for each type of task. Without APP, the configuration's `app` runs. Folders and modules of
-    the configuration are also loaded.
+    are tried in the given order for each type of task. Without APP, the configuration's `app` runs. Folders and modules
+    of the configuration are also loaded.
     """
     return run_master(None, partial(chosen.absolute().settings, app=app))

@@ -205,17 +205,17 @@ def list_(
     With `type: rdb_compat`, `leased` means running or waiting for a retry.
 
     --json prints one array of objects with key, type, cron, delay, timezone, next_time (unix seconds of the
-    occurrence), next_run_time (when it is due, or when the lease of its run ends), both again as *_local in ISO 8601,
-    data, status (waiting or running; rdb_compat knows only waiting and leased), state (as above), lateness (seconds
-    since the occurrence became due, if not finished), overdue (true if lateness is more than 60 s and more than twice
-    the longest retry_wait, unless the first attempt is running), attempts (so far, including the running one),
-    last_error, node, problem (why the row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null: use
-    the limit of the type or of the configuration), owner, description, tags (a list), start, end (unix seconds, or
-    null), spread, max_runs, exclude (names of calendars), paused, regular_time (the next regular occurrence, if
-    next_time is an extra run), runs (those that count for max_runs, or null), overlap, pause_after, retry_wait
-    (seconds, an object with first, factor, limit and jitter, or null), timeout, on_failure, failures (of regular
-    occurrences in a row; null without pause_after or without failures). Rows of backfills also have backfill (the key
-    of the schedule).
+    occurrence), next_run_time (when that occurrence is due, or when the lease of its run ends), both again as *_local
+    in ISO 8601, data, status (waiting or running; rdb_compat knows only waiting and leased), state (as above), lateness
+    (seconds since the occurrence became due, if not finished), overdue (true if lateness is more than 60 s and more
+    than twice the longest retry_wait, unless the first attempt is running), attempts (so far, including the running
+    one), last_error, node, problem (why the row cannot be run), catch_up, max_lateness, alert_after, max_attempts
+    (null: use the limit of the type or of the configuration), owner, description, tags (a list), start, end (unix
+    seconds, or null), spread, max_runs, exclude (names of calendars), paused, regular_time (the next regular
+    occurrence, if next_time is an extra run), runs (those that count for max_runs, or null), overlap, pause_after,
+    retry_wait (seconds, an object with first, factor, limit and jitter, or null), timeout, on_failure, failures (how
+    many regular occurrences have failed in a row; null without pause_after or without failures). Rows of backfills also
+    have backfill (the key of the schedule).
     """
     with listed_schedules(chosen) as insight:
         left = LeftToRuby(chosen, "schedules")
@@ -262,7 +262,7 @@ def _wanted(insight: ScheduleInsight, late: bool, wanted: _Wanted) -> Iterator[t
 
 
 def _fields(row: ScheduleRow, state: ScheduleState) -> Fields:
-    """Return the fields of `--json`. Later versions must keep their names and meanings."""
+    """Return the fields of `--json`. Later versions must keep the names and meanings of the fields."""
     fields = {"key": row.key, "type": row.type, **fields_of(row.rule)}
     fields |= {name: getattr(row, name) for name in ("next_time", "next_run_time", "data", "status")}
     fields |= {"state": state.word, "lateness": round(state.lateness, 3), "overdue": state.is_overdue}
@@ -444,6 +444,7 @@ def resume(schedule: Schedule) -> None:
 def run_now(schedule: Schedule) -> None:
     """Run a schedule as soon as a worker is free, even if the schedule is paused.
 
-    If an occurrence is due, it runs now. Otherwise this is an extra run, and the regular occurrences keep their times.
+    If an occurrence is due, it runs now. Otherwise the schedule gets an extra run, and the regular occurrences keep
+    their times.
     """
     schedule.run_now()

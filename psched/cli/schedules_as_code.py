@@ -54,8 +54,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _opened(chosen: Chosen) -> AbstractContextManager[ScheduleCollection]:
     """Open the schedules. From now on Python does not search for cyclic garbage.
 
-    These commands make none, and the search took a fifth of the processor time of psched plan with 10,000 schedules
-    (2026-11-28).
+    The commands of this module make no cyclic garbage, and the search took a fifth of the processor time of psched plan
+    with 10,000 schedules (2026-11-28).
     """
     gc.disable()
     return opened(chosen)
@@ -83,19 +83,19 @@ _ADOPT = click.option("--adopt", is_flag=True, help="Take over declared schedule
 def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt: bool, out: str | None) -> int:
     """Show what psched apply would change.
 
-    FILE is a file of schedules, or - for standard input. The first line names the database. Shows each schedule to be
-    added (+), modified (~) or deleted (-) with its changes, the runs that it gains and loses in the next 7 days, the
-    effect of a clock change on these runs, and a warning if the schedule would run immediately or never. Schedules of
-    other owners are not compared. Nothing is changed.
+    FILE is a file of schedules, or - for standard input. The first line of the output names the database. The other
+    lines show each schedule to be added (+), modified (~) or deleted (-) with its changes, the runs that it gains and
+    loses in the next 7 days, the effect of a clock change on these runs, and a warning if the schedule would run
+    immediately or never. Schedules of other owners are not compared. Nothing is changed.
 
     The exit code is 0 if there is nothing to change, 3 if there are changes, and 1 for an error.
 
     --json prints the same object that --out writes. It has source, database (its URL without the password), owners, at
-    (unix seconds), unchanged (a number of schedules), undeclared (keys of the owners that are not declared and stay),
+    (unix seconds), unchanged (a number of schedules), undeclared (keys of schedules that are not declared, and stay),
     others (the number of schedules of other owners), crowded_minutes (minutes in which many of the schedules start:
-    time, starts, before, more) and changes: an array of objects with action (add, modify or delete), key, version (of
-    the row), definition, differences (name, before and after), gained and lost (runs: count, first, exact), notes and
-    warnings.
+    time, starts, before: starts without the plan, and more: how many more such minutes there are) and changes: an array
+    of objects with action (add, modify or delete), key, version (of the row), definition, differences (name, before and
+    after), gained and lost (runs: count, first, exact), notes and warnings.
     """
     with _opened(chosen) as schedules:
         found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
@@ -147,7 +147,7 @@ def _refuse_another(found: Plan, now: Plan, name: str) -> None:
 
 
 def _written(found: Plan) -> list[str]:
-    """Return a plan in its JSON form. A plan read from a file equals the plan that was written."""
+    """Return the changes of a plan as sorted JSON texts, so that a plan from a file can be compared with a new plan."""
     names = ("action", "key", "version", "definition")
     return sorted(json_line({name: each[name] for name in names}) for each in plan_object(found)["changes"])
 
@@ -264,7 +264,7 @@ def _plain(definition: NewSchedule) -> dict[str, Any]:
 
 
 def _owner_of(rows: Sequence[ScheduleRow]) -> str:
-    """Return the owner of all rows. Raises ConfigError."""
+    """Return the owner of all rows. Raises ConfigError unless all rows have the same owner."""
     owners = Counter(row.policy.owner for row in rows)
     if len(owners) == 1:
         [owner] = owners
@@ -404,7 +404,7 @@ def _plan_lines(found: Plan) -> Iterator[str]:
     for crowded in found.crowded_minutes:
         more = f"; {crowded.more} more such minutes" if crowded.more else ""
         begin = f"{crowded.starts:,} runs begin in the minute {short_time(crowded.time)}"
-        yield f"crowded minute: {begin}, {crowded.before:,} before{more}"
+        yield f"crowded minute: {begin}, {crowded.before:,} before the change{more}"
     if found.undeclared:
         shown = ", ".join(map(printable, found.undeclared[:_KEYS_SHOWN]))
         more = ", …" if len(found.undeclared) > _KEYS_SHOWN else ""

@@ -107,8 +107,8 @@ class _HandlerTime(click.ParamType):  # type: ignore[type-arg]  # as above
     "since",
     type=_TimeOption(),
     metavar="WHEN",
-    help="Start of the range (default: now; with --outage an hour before FROM, or if that is past, now or FROM, "
-    "whichever is earlier).",
+    help="Start of the range (default: now; with --outage the later of now and an hour before FROM, "
+    "but never after FROM).",
 )
 @click.option(
     "--to",
@@ -140,8 +140,8 @@ def simulate(
     Runs the current schedules on a virtual clock, by the rules of the workers (catch_up, max_lateness, overlap and so
     on). Prints which occurrences start late and by how much, which are skipped and why, when the backlog is gone, and
     the busiest hour. Nothing is written. A run in progress when the outage begins is lost, and runs again after its
-    lease has ended. Handlers do not fail, paused schedules do not run, and the queue is left out. If the
-    range begins now, the simulation begins with the schedules that are late now.
+    lease has ended. Handlers do not fail, paused schedules do not run, and the queue is left out. If the range begins
+    now, the simulation begins with the schedules that are late now.
 
     Times are unix seconds, dates like 2026-12-01T02:00 (in this host's time zone unless they have an offset), now,
     spans like 2d (two days ago), and spans like +2h (in two hours; for TO and --to: after FROM and --from).
@@ -149,9 +149,9 @@ def simulate(
     --json prints one object: begin, end, caught_up (unix seconds, and as NAME_local), workers, outage (begin and end,
     or null), schedules, paused, unusable, runs, late, late_after, lateness (p50, p95, p99 and worst in seconds),
     skipped (numbers by reason), interrupted, missed (occurrences that wait when the outage ends), waiting (occurrences
-    that wait at the end), hours (time, starts, late, skipped, busy, worst), busiest (one of these, or null), affected
-    (key, type, runs, late, worst, worst_time, skipped, waiting; the worst first) and unmeasured (types without a run in
-    the ledger).
+    that wait at the end), hours (time, starts, late, skipped, busy, worst), busiest (one of the hours, or null),
+    affected (key, type, runs, late, worst, worst_time, skipped, waiting; the worst first) and unmeasured (types without
+    a run in the ledger).
     """
     with opened_section(chosen, "schedules", read_only=True, long_reads=True) as schedules:
         insight = ScheduleInsight(schedules)

@@ -50,13 +50,14 @@ def stats(chosen: Chosen, last: float) -> None:
     Prints the number of schedules in each state (at most 10,000, then `10,000+`). Then, for each type of runs that
     ended: their number, their rate per minute, and how many failed for good; the median, 95th and 99th percentile of
     their durations in seconds; and the same percentiles of how late they started. Workers write these numbers after
-    each minute. Up to 3 hours are counted by minute, and longer times by full hours. With
-    `type: rdb_compat` there are no such numbers.
+    each minute. Up to 3 hours are counted by minute, and longer times by full hours. With `type: rdb_compat` there are
+    no such numbers.
 
-    --json prints one object with states (an object of objects with count and more), and runs: null on rdb_compat, else
-    an object with begin and end (unix seconds, and as begin_local and end_local) and types: an array of objects with
-    type, runs, per_minute, outcomes (numbers by outcome: finished, retried, released, failed, cancelled, lost),
-    duration and wait (objects with mean, p50, p95 and p99 in seconds, or null).
+    --json prints one object with states (for each state an object with count, and with more: true if there may be more
+    schedules than count), and runs: null on rdb_compat, else an object with begin and end (unix seconds, and as
+    begin_local and end_local) and types: an array of objects with type, runs, per_minute, outcomes (numbers by outcome:
+    finished, retried, released, failed, cancelled, lost), duration and wait (objects with mean, p50, p95 and p99 in
+    seconds, or null).
     """
     with opened_section(chosen, "schedules", read_only=True) as schedules:
         insight = ScheduleInsight(schedules)

@@ -47,10 +47,10 @@ def top(chosen: Chosen, interval: float) -> int:
     """Show live what runs, what runs next, what is late, and the rates of each type.
 
     Fills the terminal until you press q. The keys r, n, l and t show one list: running, next, late, types; a shows all.
-    Tab selects a list; s sorts it by its next column, and S reverses the order. / filters all lists by a word. The
-    space bar freezes the screen. Rates and percentiles are of the runs that ended in the last 5 minutes. A task is late
-    after a minute, a schedule when it is overdue (see `psched list --help`). If the database does not answer, the last
-    numbers stay until it does.
+    Tab selects a list; s sorts that list by the next of its columns, and S reverses the order. / filters all lists by a
+    word. The space bar freezes the screen. Rates and percentiles are of the runs that ended in the last 5 minutes. A
+    task is late after a minute, a schedule when it is overdue (see `psched list --help`). If the database does not
+    answer, the last numbers stay until it does.
     """
     if chosen.json:
         raise click.UsageError("psched top has no --json; use psched stats, psched queue stats or psched nodes")
@@ -84,7 +84,8 @@ class _InsightReader(threading.Thread):
     def end(self) -> None:
         """End the thread soon, and never write to `wake` again.
 
-        So `wake` may be closed, although its number may soon belong to a file of the database.
+        After this call the descriptor `wake` may be closed. Its number may then soon belong to another file, such as a
+        connection to the database, which must not get the byte.
         """
         with self._writing:
             self._ended.set()

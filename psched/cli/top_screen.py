@@ -15,7 +15,7 @@ from psched.time_text import local_datetime, span
 LATE = 60.0
 """Seconds after which a waiting task is shown as late."""
 RATES = 300.0
-"""Rates are shown for the runs that ended in this many seconds."""
+"""The rates and percentiles on the screen are of the runs that ended in the last `RATES` seconds."""
 _ROWS = 100
 """The maximum number of schedules, and the maximum number of tasks, of a panel."""
 _TYPES = 50
@@ -206,7 +206,7 @@ def _late_row(key: str, type_: str, section: str, state: str, late: float) -> Ro
 
 
 def _types(name: str, section: ScheduleInsight | TaskInsight) -> _Rows:
-    """Return the types with recent runs or waiting rows; none if the store cannot tell (rdb_compat)."""
+    """Return the types with recent runs or waiting rows; no types if the store cannot tell (rdb_compat)."""
     try:
         rates: dict[str, RunRates] = {each.type: each for each in section.run_report(RATES).types}
         counts: dict[str, TypeCounts] = {each.type: each for each in section.types(_TYPES, _COUNTED_OF_TYPE)}

@@ -22,7 +22,10 @@ _STANDARD = "whsec_"
 
 @frozen
 class Hook:
-    """A URL that gets a POST, or a command with its arguments. A Hook without either is false: there is no hook."""
+    """A URL that gets a POST, or a command with its arguments.
+
+    A Hook with neither is false. It means that there is no hook.
+    """
 
     url: str | None = field(default=None, repr=False)
     command: tuple[str, ...] = ()
@@ -83,7 +86,7 @@ def _command(value: Any) -> tuple[str, ...]:
 
 
 def _secret(value: Any) -> bytes | None:
-    """Return the bytes of a secret: `whsec_` followed by base64, or any other text unchanged."""
+    """Return the bytes of a secret: the decoded base64 after `whsec_`, or the UTF-8 bytes of any other text."""
     if value is None:
         return None
     fault = f"secret: too short, or not text; write {_STANDARD} and base64, or at least {_SHORTEST_SECRET} characters"

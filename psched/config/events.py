@@ -24,7 +24,7 @@ _LONGEST_CHANNEL = 63
 
 @frozen
 class EventReceiver:
-    """A webhook, a stream on a Redis server that keeps about `max_length` events, or a channel for NOTIFY."""
+    """A webhook, a Redis stream that keeps about `max_length` events, or a channel for NOTIFY."""
 
     webhook: Hook | None = None
     stream: str | None = field(default=None, repr=False)

@@ -37,9 +37,9 @@ class Healthchecks:
 
 
 def slug(key: str) -> str:
-    """Return the key in lower case.
+    """Return a slug: the key in lower case, with `-` for each sequence of characters except a-z, 0-9 and _.
 
-    Each sequence of characters except a-z, 0-9 and _ becomes `-`. At the ends it is removed.
+    Such sequences at the ends of the key are removed.
     """
     return re.sub(r"[^a-z0-9_]+", "-", key.lower()).strip("-") or "-"
 
@@ -81,7 +81,8 @@ def _check_template(template: Any) -> None:
         raise ValueError(f"url: unknown placeholder {{{name}}}; expected {{slug}}, {{key}} or {{type}}")
     if not names & {"key", "slug"}:
         raise ValueError(
-            "url: has neither {slug} nor {key}, so that all schedules would ping one check; write it under schedules:"
+            "url: has neither {slug} nor {key}, so that all schedules would ping one check; "
+            "write a URL for each schedule under schedules:"
         )
     if re.search(r"\{\w+[!:]", template):
         raise ValueError("url: expected a placeholder without ! or :, such as {slug}")

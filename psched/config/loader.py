@@ -44,7 +44,7 @@ _INSTEAD = {
     "connect_timeout": "write it at the end of the URL, as in ?connect_timeout=5",
     "debug": "`pschedd status` shows the workers; leave the key out",
     "detach_wait": "INT stops gracefully, for child_graceful_kill_limit seconds at most; write that key",
-    "max_acquire": "write task_prefetch, which is one less: it does not count the task that runs",
+    "max_acquire": "write task_prefetch with a number that is one less: it does not count the running task",
     "prefetch_break_types": "task_prefetch: auto, the default, takes slow types one at a time; leave the key out",
     "sslca": "write tls: {ca: FILE}",
 }
@@ -314,7 +314,7 @@ def _lease_faults(settings: Settings, section: Section, name: str, given: Mappin
         yield (
             f"child_heartbeat_limit {limit:g} + child_kill_interval {grace:g} must be less than {name}'s "
             f"alive_time {section.alive_time:g}, "
-            "or another worker takes the task of a frozen child before it is killed"
+            "or another worker takes the task of a frozen child before the child is killed"
         )
     if section.task_heartbeat_interval >= section.alive_time / 2:
         yield (

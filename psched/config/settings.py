@@ -31,12 +31,12 @@ CountOrNone = Annotated[int | None, Check(checks.count(1, "none"))]
 
 
 def _cron_dialect(section: Section) -> CronDialect:
-    """Return Ruby's dialect for rdb_compat, because Ruby workers of the table must compute the same times."""
+    """Return the default dialect: for rdb_compat that of Ruby, because Ruby workers must compute the same times."""
     return "perfectsched" if section.type == "rdb_compat" else "vixie"
 
 
 def _retry_wait(section: Section) -> float | Backoff:
-    """Return a constant wait for rdb_compat, because it does not count attempts."""
+    """Return the default wait between attempts: constant for rdb_compat, which does not count attempts."""
     return 300.0 if section.type == "rdb_compat" else Backoff(first=10, factor=2, limit=300)
 
 
@@ -165,9 +165,9 @@ class Settings:
     ) -> Settings:
         """Return the settings with the options of the command line applied.
 
-        `names` and `types` replace those of the configuration, unless they are empty. `include` and `require` are
-        added. Relative paths start at the working directory. Each of `types` may contain several globs, separated by
-        commas.
+        `names` and `types` replace those of the configuration, unless they are empty. `include` and `require` are added
+        to those of the configuration. Relative paths start at the working directory. Each of `types` may contain
+        several globs, separated by commas.
         """
         folders = checks.folders(tuple(include), Path.cwd())
         modules = checks.required(tuple(require), Path.cwd())

@@ -34,7 +34,10 @@ def attach_listeners(settings: Settings, in_worker: bool = False) -> None:
 
 
 def preload_listeners(settings: Settings) -> None:
-    """Import the listed modules that are part of psched, so that children share their libraries. Raises ConfigError."""
+    """Import those modules in `telemetry:` that are part of psched. Raises ConfigError.
+
+    So children share the libraries of these modules.
+    """
     for listener in settings.telemetry:
         if "." not in listener.name:
             module = listener_module(listener.name)

@@ -150,7 +150,7 @@ def listeners(value: Any) -> tuple[NameWithOptions, ...]:
 def globs(value: Any) -> tuple[str, ...]:
     """Accept globs. An empty list is refused, because it would not restrict anything.
 
-    The empty tuple is the default.
+    An empty tuple is accepted, because it is the default of the key.
     """
     items = value if isinstance(value, list | tuple) else [value]
     if value == [] or any(isinstance(item, str) and not item.strip() for item in items):
@@ -226,7 +226,7 @@ def timezone(value: Any) -> str:
 
 
 def _accepted(check: Callable[[str], object], value: Any, subject: str) -> str:
-    """Return text that `check` accepts.
+    """Return `value` if it is text that `check` accepts.
 
     Raises ValueError with the message of the check's ConfigError, without the `subject`.
     """

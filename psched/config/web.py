@@ -59,7 +59,7 @@ def web(value: Any) -> Web:
     )
     if bool(found.user_header) != bool(found.trusted_proxies):
         raise ValueError(
-            "user_header and trusted_proxies: expected both or none; only a trusted proxy may set the user"
+            "user_header and trusted_proxies: expected both or neither; only a trusted proxy may set the user"
         )
     return found
 

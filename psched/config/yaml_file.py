@@ -30,7 +30,7 @@ else:
 
 
 class _UniqueKeys(_Constructor):
-    """Makes a SafeLoader refuse duplicate keys, as YAML requires. PyYAML itself would use the last one."""
+    """Makes a SafeLoader refuse duplicate keys, as YAML requires. PyYAML itself would use the last of equal keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -160,7 +160,7 @@ def _missing(environment: str, environments: dict[str, Any]) -> str:
     more = len(environments) - len(shown)
     found = f"only {', '.join(shown)}" + (f" and {more} more" if more else "")
     if not names:
-        found = f"and none of the file's {more} keys looks like one" if more else "the file has none"
+        found = f"and none of the file's {more} keys looks like an environment" if more else "the file has none"
     hint = did_you_mean(environment, [name for name in names if len(name) <= _MAX_NAME_LENGTH])
     return f"there is no environment {environment!r}, {found}{hint} (set -e or $PSCHED_ENV)"
 

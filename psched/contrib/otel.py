@@ -5,7 +5,7 @@ span `process {type}`, linked to the span of the submit. The span of the run has
 transaction that ends the run. The run of a schedule begins a new trace.
 
 `telemetry: otel` in the configuration attaches the listeners. A program without a configuration calls `instrument`. The
-spans go to the provider that the program has set. If the application of a worker sets none, the worker makes a provider
+spans go to the provider that the program has set. If the application of a worker sets no provider, the worker makes one
 from the variables OTEL_* after the fork, and sends the remaining spans when it ends.
 """
 
@@ -224,7 +224,7 @@ def _texts(headers: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _carrier(span: Span) -> dict[str, str]:
-    """Return headers that carry the context of `span`. Without a provider, returns none."""
+    """Return headers that carry the context of `span`. Without a provider, returns no headers."""
     carrier: dict[str, str] = {}
     if span.get_span_context().is_valid:
         propagate.inject(carrier, trace.set_span_in_context(span))

@@ -57,7 +57,7 @@ class Moment:
         return int(first <= self.instant(zone) <= last)
 
     def instant(self, zone: ZoneInfo) -> int:
-        """Return the instant of the wall time: the first pass if there are two, the end of the gap if there is none."""
+        """Return the instant of the wall time: its first pass if it occurs twice, the end of the gap if in a gap."""
         before = offset_of_wall(zone, self.wall)
         instant = self.wall - before
         skipped = offset_at(zone, instant) - before

@@ -127,11 +127,11 @@ def _clock_changes(zone: ZoneInfo, at: date, once: bool, mismatches: bool) -> It
         return
     wall = _wall(at)
     if (gap := gap_at(zone, wall)) is not None:
-        then = "it runs when the clock has jumped" if once else "it is skipped"
-        yield f"{at:%H:%M} does not exist on that day: the clock jumps over it by {gap[1] // 60} minutes; {then}"
+        then = "the occurrence comes when the clock has jumped" if once else "the occurrence is skipped"
+        yield f"{at:%H:%M} does not exist on that day, because the clock jumps ahead by {gap[1] // 60} minutes; {then}"
     elif offset_of_wall(zone, wall, fold=1) != offset_of_wall(zone, wall):
-        then = "the first time only" if once else "both times"
-        yield f"{at:%H:%M} comes twice on that day, as the clock is set back; it runs {then}"
+        then = "only the first time is an occurrence" if once else "both times are occurrences"
+        yield f"{at:%H:%M} comes twice on that day, as the clock is set back; {then}"
 
 
 def _times(read: Fields) -> str:

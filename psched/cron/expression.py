@@ -326,7 +326,8 @@ def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
 
     Cached, because most expressions have the same two fields.
 
-    If one of them begins with `*` (Debian's cron) or is just `*` (Ruby), both must match. Otherwise one is enough.
+    If one field begins with `*` (Debian's cron) or is just `*` (Ruby), both fields must match. Otherwise a match of one
+    field is enough.
     """
     day_alone = not vixie and day == "l"  # chrono, the parser of PerfectSched, then ignores the weekday
     both = day_alone or any(text.startswith("*") if vixie else text == "*" for text in (day, weekday))
@@ -354,7 +355,7 @@ def _month_days(rule: DayRule) -> MonthDays:
 
 
 def _days(day: str, vixie: bool) -> tuple[set[int], bool]:
-    """Return the days of the month, and whether the last day is among them (in Ruby only if there are no others)."""
+    """Return the days of the month, and whether the last day matches (in Ruby only if the field names no other day)."""
     terms = day.split(",")
     days = {value for term in terms if term != "l" for value in _term(_DAY, term, vixie)}
     return days, "l" in terms and (vixie or not days)

@@ -5,8 +5,8 @@ When a clock is put forward, some wall times do not exist: they are in a *gap*. 
 - A *once* expression (`Expression.once`) runs once for each matching wall time, as in Debian's cron(8). A time that
   occurs twice runs at its first pass. A time in a gap runs at the end of the gap, or not at all if the gap is 3 h or
   longer.
-- Any other expression matches each instant whose wall time matches: none in a gap, and two for a time that occurs
-  twice.
+- Any other expression matches each instant whose wall time matches: no instant in a gap, and two instants for a
+  time that occurs twice.
 - The dialect perfectsched has an exception for an hour that begins within a gap (Lord Howe Island, each spring). The
   rest of that hour only matches if the hour before matches, too.
 
@@ -206,10 +206,10 @@ def _end_of_cut_hour(expression: Expression, zone: ZoneInfo, instant: int) -> in
 
 
 def _next_in_real_time(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Find the next instant whose wall time matches. Search from one clock change to the next.
+    """Find the next instant whose wall time matches. Each step searches from one clock change to the next.
 
-    Only a change within a day after `start` can repeat wall times that have already matched, because no clock is put
-    back by more than a day. A later change before the match only shifts the match.
+    Only a change within a day after the start of a step can repeat wall times that have already matched, because no
+    clock is put back by more than a day. A later change before the match only shifts the match.
     """
     start = after + 1
     while start <= limit:
@@ -263,7 +263,7 @@ def _stretches(zone: ZoneInfo, first: int, last: int) -> Iterator[_Stretch]:
 
 
 def _count_in(stretch: _Stretch, expression: Expression, zone: ZoneInfo, first: int) -> int:
-    """Return how many matches at or after `first` are between two clock changes."""
+    """Return how many matches at or after `first` are in `stretch`, which lies between two clock changes."""
     begin = max(stretch.begin, first)
     if expression.whole_hours and (cut := _end_of_cut_hour(expression, zone, stretch.begin)) is not None:
         begin = max(begin, cut)
@@ -318,7 +318,7 @@ def note_of(timetable: Timetable, zone: ZoneInfo, before: int, time: int) -> str
 
 
 def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
-    """Describe the matching wall times in a gap that the match at `time` replaces, or that are skipped before it."""
+    """Describe matching wall times in a gap: those that the match at `time` replaces, or those skipped before it."""
     here = time + offset_at(zone, time)
     before = max(before, EARLIEST - 1)
     wall = expression.next_wall(before + offset_at(zone, before) + 1)

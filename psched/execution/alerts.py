@@ -141,7 +141,7 @@ class AlertThread(threading.Thread):
 
 
 def _seconds_of(hook: Hook) -> float:
-    """Return how many seconds this node claims an alert that has this hook."""
+    """Return for how many seconds this node claims an alert that has this hook."""
     return _CLAIM + 3 * hook.timeout if hook.url else _CLAIM + hook.timeout
 
 

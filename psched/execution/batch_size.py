@@ -24,7 +24,8 @@ _SLOW = 0.005
 """Seconds. If runs take longer than this, the next batch is at most twice as large: in a batch that is too large, tasks
 wait long."""
 _WEIGHT = 0.3
-"""The weight of a new duration in the average. One run of several seconds outweighs any number of quick runs."""
+"""The weight of a new duration in the average. One run of several seconds outweighs any number of quick runs before it.
+"""
 MOST_TYPES = 1000
 """How many types are remembered. The types that ran last are kept."""
 

@@ -60,7 +60,7 @@ few events are lost before somebody corrects the configuration.
 """
 
 Send = Callable[[str, dict[str, object]], None]
-"""Sends an event with this id.
+"""Takes the id of an event and the event, and sends it.
 
 Raises InterruptedError if this node must stop sending, and the errors of the receiver.
 """
@@ -78,7 +78,7 @@ class EventThread(threading.Thread):
         clock: Clock = monotonic,
         kinds: Collection[EventKind] = EVENT_KINDS,
     ) -> None:
-        """`closing`: the event that ends the pauses of `sender`. `close` sets it."""
+        """`closing`: a threading.Event that `close` sets. When it is set, the pauses of `sender` end."""
         super().__init__(name="events", daemon=True)
         assert store.watermarks is not None
         self._store = store
@@ -163,9 +163,10 @@ class EventThread(threading.Thread):
             self._marks.raise_to("events", self._sender.name, self._store.now())
 
     def _set_back(self, mark: Watermark, now: float) -> Watermark:
-        """Lower the watermark, because the database's clock was set back: runs that end now have times before it.
+        """Lower the watermark, because the database's clock was set back.
 
-        Runs with times after the new watermark are sent again, unless this node remembers them.
+        Runs that end now have times before the old watermark. Runs with times after the new watermark are sent again,
+        unless this node remembers them.
         """
         self._marks.remove(mark)
         self._marks.raise_to("events", self._sender.name, now - OVERLAP)
@@ -191,7 +192,7 @@ class LedgerEvents:
     def send(self, position: float, now: float, send: Send) -> Iterator[float]:
         """Send the entries since `position` that were not sent yet. Yield new positions of the watermark.
 
-        A long backlog yields a position after each `_PAGE` entries. `now`: the database's time.
+        In a long backlog, yields a position after each `_PAGE` entries. `now`: the database's time.
         """
         if self._read_at is not None and now < self._read_at:  # the database's clock was set back
             self._read_at = None
@@ -272,7 +273,7 @@ def open_event_threads(opened_sections: Sequence[OpenSection]) -> list[EventThre
 
 
 def run_event(row: LedgerRow, table: str) -> dict[str, object]:
-    """Return the event for an entry of the ledger. Names and meanings of its fields are stable."""
+    """Return the event for an entry of the ledger. The names and meanings of the event's fields are stable."""
     row = with_backfill(row)
     return ({} if row.backfill is None else {"backfill": f"{row.key}:{row.backfill}"}) | {
         "event": "run",

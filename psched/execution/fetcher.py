@@ -308,7 +308,7 @@ class Fetcher:
         if now < self._recover_at:
             return
         try:
-            # fetchers last: a sweep would also release runs that killed a handler child, but without error and wait
+            # fetchers last: their sweep also releases the runs of dead handler children, but without error and wait
             for dead, reporter in sorted(self._dead, key=lambda entry: entry[0].is_fetcher):
                 if not self._give_back(dead):
                     continue
@@ -340,13 +340,16 @@ class Fetcher:
 
     @property
     def _awaits_report(self) -> bool:
-        """Whether a child has connected whose rows are not known yet. A handler may have closed its old connection."""
+        """Whether a child has connected and has not reported its rows yet.
+
+        A known child connects again after a handler has closed the child's connection.
+        """
         return any(child.connection.is_open and not child.has_reported for child in self._children.values())
 
     def _sweep(self, dead: DeadChild) -> None:
-        """Release leases of our holder: those that neither a handler child nor this fetcher knows.
+        """Release those leases of the common holder that neither a handler child nor this fetcher knows.
 
-        An earlier fetcher acquired them.
+        An earlier fetcher acquired these leases.
         """
         known = {
             (section, *row)
@@ -442,8 +445,8 @@ class Fetcher:
     def _release_old(self) -> None:
         """Release the rows that wait for a free child, if one of them has waited too long.
 
-        This includes the rows that have waited only a short time: the fetcher may acquire all these rows again, and
-        must then not run a newer row before an older one.
+        Rows that have waited only a short time are released, too. The fetcher may acquire the released rows again; if
+        it had kept the newer rows, these would run before the older rows.
         """
         end = self._clock() - _PATIENCE
         if any(row.fetched_at < end for row in self._fetched):

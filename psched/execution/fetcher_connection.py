@@ -136,7 +136,7 @@ class FetcherConnection:
                 self._take(self._connection.receive())
 
     def renew(self) -> None:
-        """During a run: receive tasks. If the fetching child is gone, connect to its successor, to send our report."""
+        """During a run: receive tasks. If the fetching child is gone, connect to its successor, and report to it."""
         self._flush()
         with self._receiving:
             if self._is_awaited or self._is_closed or self._connection is None:
@@ -385,7 +385,7 @@ class FetchedTaskPoller(Poller):
         return bool(held)
 
     def _return_late(self) -> None:
-        """Return the tasks that have waited since the last `settle`, behind a run that takes longer than expected."""
+        """Give back to the fetching child the tasks that have waited behind a run since before the last `settle`."""
         with self._arrivals:
             late, self._arrived = self._arrived[: self._late], self._arrived[self._late :]
             self._late = len(self._arrived)

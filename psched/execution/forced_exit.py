@@ -109,7 +109,8 @@ class ForcedExit:
         run = self._runs.at(cell)
         if run is None:
             return
-        is_over = isinstance(run.task.stop_reason, TimeoutError | CancelRequestedError)  # not due immediately
+        # such a run must not be released, or it would be due immediately
+        is_over = isinstance(run.task.stop_reason, TimeoutError | CancelRequestedError)
         if self._is_left(run.poller.source) and not is_over:
             self._runs.running_table.idle(cell)
         else:

@@ -159,7 +159,7 @@ class HandlerLoop:
             wakeups[descriptor].wake()
 
     def _run(self, poller: Poller, task: Task) -> float:
-        """Run a task. Return when it ended. A handler may take only a microsecond, so this must be fast."""
+        """Run a task. Return the boottime at its end. Must be fast, as a handler may take only a microsecond."""
         if not task.may_begin or not task.begin(poller.margin):
             if not task.lease_lost:
                 give_back(task)

@@ -31,7 +31,7 @@ class HealthcheckPings:
     ) -> None:
         """`put`: takes a request; must not wait.
 
-        `store`: ping only for runs of this store (default: of any). A process may have several schedulers.
+        `store`: ping only for runs of this store (default: of any store), as a process may have several schedulers.
         """
         self._configured = configured
         self._put = put
@@ -73,7 +73,7 @@ def ping_url(url: str, action: str, rid: str) -> str:
 
 
 def start_pings(settings: Settings, store: LeaseStore | None = None) -> Callable[[], None]:
-    """Ping from now on, if `settings` say so. Return a function that sends the waiting pings and ends pinging.
+    """Start to ping, if `healthchecks` is configured. Return a function that sends the waiting pings and stops.
 
     `store`: as for `HealthcheckPings`.
     """

@@ -1,4 +1,4 @@
-"""Renews leases in two threads: one for running tasks, and one for all other tasks. Nothing delays the first."""
+"""Renews leases in two threads: one for running tasks, and one for all other tasks. Nothing delays the first thread."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _BRIEF = 1.0
 class LeaseRenewer(PeriodicThread):
     """Renews each lease one interval after it was last written.
 
-    `prefetched`: if False, the thread renews the leases of running tasks. If True, it renews all other leases; before
-    that, it settles collected runs that have waited too long.
+    `prefetched`: if False, the thread renews the leases of running tasks. If True, the thread first settles collected
+    runs that have waited too long, and then renews all other leases.
     """
 
     def __init__(

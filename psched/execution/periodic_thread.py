@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 class PeriodicThread(threading.Thread):
     """Calls `tick` every `interval` seconds while `tick` returns True, then sleeps until `wake`.
 
-    If a tick takes longer than the interval, the next follows at once. After a sleep, one interval passes before the
-    first tick, so that a run which has ended by then costs nothing.
+    If a tick takes longer than the interval, the next tick follows immediately. After a sleep, one interval passes
+    before the first tick, so that a run which has ended by then costs nothing.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PeriodicThread(threading.Thread):
         self._closed = False
 
     def wake(self) -> None:
-        """End the sleep of an idle thread. A thread that is not idle ticks at once."""
+        """End the sleep of an idle thread. A thread that is not idle ticks immediately."""
         if not self._woken.is_set():  # the check is quicker than another `set` for each run during a tick
             self._woken.set()
 

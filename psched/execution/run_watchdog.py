@@ -11,8 +11,8 @@ from psched.execution.periodic_thread import PeriodicThread
 
 _TICK = 0.2
 _LAST_MOMENT = 0.5
-"""If a run does not stop although its lease cannot be renewed, the process exits this many seconds before the lease
-ends, or half of the poller's `margin` before that, if this is less.
+"""If a run does not stop although its lease cannot be renewed, the process exits before the lease ends: by this many
+seconds, or by half of the poller's `margin` if that is less.
 """
 
 _WINDING_UP = 20.0

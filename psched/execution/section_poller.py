@@ -36,7 +36,7 @@ _REMINDER = 600.0
 """Seconds after which a refused login is logged again."""
 
 _LISTENING = 6
-"""After each poll the listener listens for the longest pause, multiplied by this number."""
+"""After each poll the listener listens for this many times the longest pause."""
 
 _BURST = 1.0
 """The maximum number of seconds for which maintenance is postponed while polls find rows, or rows are due within this
@@ -91,7 +91,7 @@ class Poller(ABC):
         """Descriptors that end the pause. If one is readable, call `wake`."""
 
     def wake(self) -> None:  # noqa: B027 – a poller may have nothing to do
-        """Read pending wake-ups. If there was one, the next poll is due."""
+        """Read pending wake-ups. If there were any, the next poll is due."""
 
     def rest(self) -> None:  # noqa: B027 – a poller may have nothing to do
         """Called before a pause of the thread."""
@@ -268,7 +268,7 @@ class RowPoller(Generic[Row_co]):
         return rows
 
     def _rest_until_due(self) -> float | None:
-        """Query the next due time and pause until then. Return the seconds, or None if no row is waiting."""
+        """Query the next due time and pause until then. Return the seconds until then, or None if no row is waiting."""
         self._listener.listen(self._timer.longest * _LISTENING)
         asked = self._clock()
         wait = self._types.next_due()
@@ -353,8 +353,8 @@ long."""
 _FIRST_DELAY = 0.0005
 _LONGEST_DELAY = 0.008
 """Seconds. After a wake-up whose poll found no row, a poller delays its next poll by a random time of up to twice
-`_FIRST_DELAY`. Each further such wake-up doubles this limit, up to `_LONGEST_DELAY`. So not all pollers acquire
-together.
+`_FIRST_DELAY`. Each further such wake-up doubles this limit, up to `_LONGEST_DELAY`. So the pollers do not all acquire
+at the same time.
 """
 
 _SAME = 0.01
@@ -438,7 +438,7 @@ class PollTimer:
         - `took`: the duration of the query. The next poll starts that much earlier, as it also takes that long to
           reach the database.
 
-        If a row was expected, the wake-up counts as false, unless it was for a new row that is due later.
+        If a row was expected, this counts as a false wake-up, unless the wake-up was for a new row that is due later.
         """
         self._polled_at = self.clock() - took
         rest = self._jittered(self.longest if called and wait != 0 else self._polled_interval(took))
@@ -498,13 +498,13 @@ class PollTimer:
 
 
 _PATIENCE = 30.0
-"""Seconds until a failed connection is tried again. A connection that has been reliable is tried again at once."""
+"""Seconds until a failed connection is tried again. A connection that has been reliable is tried again immediately."""
 
 
 class WakeupListener:
     """Listens for wake-ups from `listen` until `stop`.
 
-    If the store sends no wake-ups, or if listening fails, none arrive.
+    If the store sends no wake-ups, or if listening fails, the listener reports no wake-ups.
     """
 
     def __init__(
@@ -513,7 +513,7 @@ class WakeupListener:
         log_failure: Callable[[Exception], None],
         clock: Clock = monotonic,
     ) -> None:
-        """Does not connect yet. `log_failure`: called with the first of several errors."""
+        """Does not connect yet. `log_failure`: called with the first of several errors in a row."""
         self._open_wakeup = open_wakeup
         self._log_failure = log_failure
         self._clock = clock

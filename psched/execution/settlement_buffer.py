@@ -1,4 +1,4 @@
-"""Collects successful runs and settles them together: a transaction for a hundred costs about as much as for one.
+"""Collects successful runs and settles them together: a transaction for a hundred runs costs about as much as for one.
 
 Until a run is settled, the database does not show that it has ended, and its lease is renewed. If the process dies
 before that, the run is repeated, as at-least-once allows.
@@ -49,7 +49,7 @@ class SettlementBuffer:
         self._flushing = threading.Lock()
 
     def add(self, task: Task, now: float) -> None:
-        """Add a concluded run. A finished run may be added, too: then only its event is emitted."""
+        """Add a run that has ended. If it is settled already, `flush` only emits its event."""
         if not self._collected:
             self._since = now
         self._collected.append(task)
@@ -62,7 +62,7 @@ class SettlementBuffer:
     def flush_if_slow(self, now: float, seconds: float | None) -> None:
         """Settle the collected runs if they would wait too long for the next run, which begins at `now`.
 
-        `seconds`: the expected duration of the next run. None: not known, so settle them.
+        `seconds`: the expected duration of the next run. None: it is not known, so settle the collected runs.
         """
         if self._collected and (seconds is None or now + seconds > self._since + self._budget.seconds(LONGEST)):
             self.flush()
@@ -110,7 +110,7 @@ class SettlementBuffer:
     def _take(self) -> list[Task]:
         """Empty the buffer. Emit the events of runs that are settled already, and return the others."""
         taken = []
-        with suppress(IndexError):  # empty: another thread may take the last one
+        with suppress(IndexError):  # empty: another thread may take the last run
             while True:
                 taken.append(self._collected.popleft())
         self._report([task for task in taken if task.settled])
@@ -119,7 +119,7 @@ class SettlementBuffer:
     def _to_retry(
         self, tasks: Sequence[Task], error: Exception, until: float, retries_now: bool
     ) -> list[Sequence[Task]]:
-        """Return groups of runs to try again at once, after settling `tasks` failed.
+        """Return groups of runs to settle again immediately, after an attempt to settle `tasks` has failed.
 
         `until`: when the attempts end (boottime seconds).
         """

@@ -20,7 +20,7 @@ _LONGEST_PAUSE = 5.0
 
 
 class StopEvent:
-    """Any thread may set the event. It is never cleared, and ends every wait at once."""
+    """Any thread may set the event. It is never cleared, and ends every wait immediately."""
 
     def __init__(self) -> None:
         self._set = threading.Event()

@@ -33,7 +33,9 @@ DATABASE_LIMIT = 2.5
 _MOST_CHILDREN = 32
 _RUN_BOUNDS = (0.01, 0.1, 1.0, 5.0, 20.0, 100.0, 1000.0)
 _STORE_BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-"""A subset of the bounds of `psched.histogram`, because each bound makes one more series for each type."""
+"""Bounds in seconds for calls to the database. These are only a few of the bounds of `psched.histogram`, because each
+bound makes one more series for each operation.
+"""
 _OUTCOMES = ("finished", "retried", "failed")
 _CAUSES = ("left", "exit", "frozen", "killed", "out_of_memory", "SIGKILL", "SIGSEGV")
 

@@ -41,7 +41,8 @@ _MOST_YEARS = 10
 """The maximum number of spans of consecutive years for which schedules are written."""
 _LAST_POSITION = 5
 _SHORTEST_GRACE = 60
-"""Seconds. For a shorter misfire_grace_time, `catch_up: none` applies: it skips what is more than a minute late."""
+"""Seconds. For a shorter misfire_grace_time, `catch_up: none` applies: it skips runs that are more than a minute late.
+"""
 _GENERATED_ID = re.compile(r"[0-9a-f]{32}")
 
 

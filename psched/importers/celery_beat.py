@@ -168,7 +168,9 @@ def _rules(
             if seconds == 86400:
                 return [{"cron": "0 0 * * *"}], _following(schedule, timezone)
             return [{"every": duration_text(seconds)}], _following(schedule, timezone)
-        remarks.append("beat counts from its start and from the last run; psched counts from 1970-01-01 00:00 UTC")
+        remarks.append(
+            "beat counts the interval from its start and the last run; psched counts it from 1970-01-01 00:00 UTC"
+        )
         return [{"every": duration_text(seconds)}], None
     if type(schedule).__name__ == "clocked":
         moment = schedule.clocked_time

@@ -1,8 +1,9 @@
 """Converts rules whose fields must all match, as in Celery, APScheduler and systemd, to psched's expressions.
 
-In psched's expressions the day of the month or the weekday is enough, unless one of them begins with `*`. So a rule
-that restricts both becomes an nth weekday if that means the same (`1-7` and Monday: `mon#1`). Otherwise it becomes an
-expression with the days of the month only, and the schedule excludes a calendar of the unwanted weekdays.
+In psched's expressions a match of the day of the month or of the weekday is enough, unless one of these fields begins
+with `*`. So a rule that restricts both becomes an nth weekday if that means the same (`1-7` and Monday: `mon#1`).
+Otherwise it becomes an expression with the days of the month only, and the schedule excludes a calendar of the unwanted
+weekdays.
 """
 
 from __future__ import annotations

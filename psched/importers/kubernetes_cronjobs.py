@@ -1,7 +1,7 @@
 """Reads CronJobs of Kubernetes from manifests.
 
-Their rules are those of robfig/cron: a day of the month or a weekday is enough unless one of them is a bare `*`, times
-that a clock change skips have no run, and a repeated time has two runs.
+Their rules are those of robfig/cron: a match of the day of the month or of the weekday is enough, unless one of these
+fields is a bare `*`; times that a clock change skips have no run, and a repeated time has two runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from psched.retry_wait import MAX_SECONDS
 from psched.time_text import parse_seconds
 
 DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
-"""The behaviour of Kubernetes: after missed runs it starts one. A Job has its own retries (backoffLimit)."""
+"""The behaviour of Kubernetes: after missed runs it starts one Job. A Job has its own retries (backoffLimit)."""
 _NOTES = (
     "Kubernetes also runs the CronJobs until they are suspended: set `suspend: true` once psched runs them",
     "psched creates each Job with kubectl and waits for its end: the host needs kubectl, and `env` may need KUBECONFIG",
@@ -159,7 +159,7 @@ def _rule(text: str, zone: Any, timezone: str, remarks: list[str]) -> tuple[Defi
         seconds = sum(parse_seconds(f"{number}{unit}") for number, unit in spans)
         if not 1 <= seconds <= MAX_SECONDS or seconds != int(seconds):
             raise _CronJobError(f"{shown(text)}: psched's intervals must be whole seconds")
-        remarks.append("Kubernetes counts from its last run; psched counts from 1970-01-01 00:00 UTC")
+        remarks.append("Kubernetes counts the interval from the last run; psched counts it from 1970-01-01 00:00 UTC")
         return {"every": duration_text(seconds)}, None
     fields = _MACROS.get(text.lower(), text).lower().split()
     if len(fields) != 5:

@@ -122,7 +122,7 @@ def parse(text: str) -> CalendarEvent:
 
 
 def _timezone(words: list[str]) -> str | None:
-    """Remove the last word and return its zone, if it is a time zone."""
+    """If the last word is a time zone, remove the word and return it; else return None."""
     if len(words) < 1 or not words[-1][0].isalpha() or words[-1].lower() in _SHORTHANDS:
         return None
     try:

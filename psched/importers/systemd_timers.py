@@ -22,9 +22,7 @@ from psched.importers.systemd_oncalendar import ALL_YEARS, CalendarEvent, NotACa
 DEFAULTS: Definition = {"catch_up": "none", "max_attempts": 1}
 """The behaviour of a timer without `Persistent=`: it does not make up for missed runs. A failed service is not retried.
 """
-_NOTES = (
-    "of a service, only commands, user, folder, environment and timeout are imported, not sandbox, limits or others",
-)
+_NOTES = ("of a service, only commands, user, folder, environment and timeout are imported, but no other settings",)
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MONOTONIC = ("OnActiveSec", "OnBootSec", "OnStartupSec", "OnUnitActiveSec", "OnUnitInactiveSec")
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)")
@@ -200,7 +198,9 @@ def _matching(event: CalendarEvent, remarks: list[str]) -> Iterator[MatchingFiel
             if those and days:
                 yield replace(base, months=those, days=days)
                 if length == 28:
-                    remarks.append("in February of leap years its days are one day later; psched does not do that")
+                    remarks.append(
+                        "in February of leap years systemd counts the days from the 29th, but psched from the 28th"
+                    )
 
 
 def _policy(settings: Settings, remarks: list[str]) -> Definition:

@@ -136,7 +136,7 @@ def test_a_day_and_a_weekday_must_both_match() -> None:
 def test_an_interval_counts_from_another_instant(given: Any) -> None:
     found = entry(given)
     assert definitions(found) == [{"every": "5m"}]
-    assert "beat counts from its start" in found.remarks[0]
+    assert "beat counts the interval from its start" in found.remarks[0]
 
 
 def test_a_relative_interval_runs_at_the_same_times() -> None:

@@ -108,7 +108,7 @@ def test_other_policies_are_reported() -> None:
     assert entry("0 3 * * *", concurrencyPolicy="Forbid").remarks == ()
     every = entry("@every 1h30m")
     assert every.definitions[0]["every"] == "90m"
-    assert "counts from its last run" in every.remarks[0]
+    assert "counts the interval from the last run" in every.remarks[0]
 
 
 def test_a_zone_in_the_schedule_is_obeyed() -> None:

@@ -76,8 +76,8 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         (
             {"queue": {"max_acquire": 3}},
             (
-                "config: queue.max_acquire: a key of PerfectQueue; write task_prefetch, which is one less: "
-                "it does not count the task that runs"
+                "config: queue.max_acquire: a key of PerfectQueue; write task_prefetch with a number "
+                "that is one less: it does not count the running task"
             ),
         ),
         ({"schedules": [1]}, "config: schedules: expected a mapping of settings, got list"),
@@ -318,7 +318,8 @@ def test_a_missing_environment_is_named_with_those_that_are_there(tmp_path: Path
 def test_a_file_that_is_no_configuration_is_not_printed(tmp_path: Path) -> None:
     secrets = "".join(f"user{number}:$6$s3cret{number}:19000:0:99999:7:::\n" for number in range(3))
     assert file_fault(tmp_path, secrets) == (
-        ": there is no environment 'production', and none of the file's 3 keys looks like one (set -e or $PSCHED_ENV)"
+        ": there is no environment 'production', and none of the file's 3 keys looks like an environment "
+        "(set -e or $PSCHED_ENV)"
     )
 
 

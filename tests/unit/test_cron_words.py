@@ -31,7 +31,7 @@ _WORDS = {
 }
 
 _DAY_29 = "the date is day 29 of the month, the expression wants"
-_GAP = "02:30 does not exist on that day: the clock jumps over it by 60 minutes"
+_GAP = "02:30 does not exist on that day, because the clock jumps ahead by 60 minutes"
 
 
 @pytest.mark.parametrize("cron", _WORDS)
@@ -67,12 +67,12 @@ def test_the_dialect_decides_whether_one_of_day_and_weekday_is_enough() -> None:
         (
             "30 2 * * *",
             datetime.fromisoformat("2027-03-28T02:30"),
-            [f"{_GAP}; it runs when the clock has jumped"],
+            [f"{_GAP}; the occurrence comes when the clock has jumped"],
         ),
         (
             "*/30 * * * *",
             datetime.fromisoformat("2027-03-28T02:30"),
-            [f"{_GAP}; it is skipped"],
+            [f"{_GAP}; the occurrence is skipped"],
         ),
     ],
 )  # fmt: skip
@@ -87,8 +87,8 @@ def test_a_time_that_comes_twice() -> None:
     twice = why("*/30 * * * *", "Europe/Berlin", datetime.fromisoformat("2026-10-25T02:30"))
     assert once.matches
     assert twice.matches
-    assert "the first time only" in once.reasons[0]
-    assert "both times" in twice.reasons[0]
+    assert "only the first time is an occurrence" in once.reasons[0]
+    assert "both times are occurrences" in twice.reasons[0]
     assert len(once.occurrences) == 1
     assert len(twice.occurrences) == 2 * 25
 

@@ -100,7 +100,7 @@ class RowAdmin(_ModelAdmin):
         return self._page(request, "detail", {"title": key, "fields": list(self.fields_of(row)), "key": key})
 
     def read(self, **wanted: Any) -> Iterator[Any]:
-        """Yield rows in the order of the list. Raises ValueError."""
+        """Yield rows in the order of the list. Raises ValueError if a filter in `wanted` has no valid value."""
         raise NotImplementedError
 
     def place(self, row: Any) -> str:
@@ -244,7 +244,7 @@ def _moment(seconds: float) -> datetime:
 
 
 def _shown(value: object) -> object:
-    """Return a value of a policy for a template."""
+    """Return a value of a policy as a template shows it: several names as one text."""
     return ", ".join(value) if isinstance(value, tuple) else value
 
 

@@ -200,7 +200,7 @@ def belongs_to_project(module: str) -> bool:
 
 
 def result_of(row: TaskRow, task: Task[..., Any]) -> TaskResult[..., Any]:
-    """Return a row as a result of Django. psched keeps only the last error and the last worker."""
+    """Return a row as a TaskResult of Django. psched keeps only the last error and the last worker."""
     result: TaskResult[..., Any] = TaskResult(
         task=task.using(priority=row.priority, run_after=_time(row.run_at) if row.run_at != row.created_at else None),
         id=row.key,

@@ -148,7 +148,7 @@ def _base() -> Path:
 def _content() -> dict[str, Any]:
     """Return PSCHED as the content of a configuration file.
 
-    Adds a URL, both sections if there is none, and the router of Django's tasks.
+    Adds a URL, the router of Django's tasks and, if PSCHED has no section, both sections.
     """
     alias = database_alias()
     defaults = {"timezone": django_settings.TIME_ZONE, "retention_time": _RETENTION}
@@ -214,7 +214,8 @@ def _postgresql_driver() -> str:
 
     if not is_psycopg3:
         raise ConfigError(
-            "PSCHED: Django uses psycopg2, but psched needs psycopg 3; both work after pip install 'psched[postgresql]'"
+            "PSCHED: Django uses psycopg2, but psched needs psycopg 3; once this is installed, Django uses it, too: "
+            "pip install 'psched[postgresql]'"
         )
     return "postgresql"
 

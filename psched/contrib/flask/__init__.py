@@ -82,7 +82,7 @@ def settings_of(app: Flask, reader: SectionName, environment: str | None = None)
     "psched",
     add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    short_help="Commands on schedules and tasks; `run` runs them (flask psched --help).",
+    short_help="Commands on schedules and tasks; `run` runs due occurrences and tasks (flask psched --help).",
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
@@ -129,8 +129,8 @@ def is_named(file: Path) -> bool:
 def _become_daemon(info: ScriptInfo, words: Sequence[str]) -> NoReturn:
     """Replace this process by a master of psched, in a new interpreter without the application.
 
-    Its children import the application. So they have new code after a reload, and no connection or thread of this
-    process.
+    The master's children import the application. So they have new code after a reload, and no connection or thread of
+    this process.
     """
     path = info.app_import_path
     if info.create_app is not None:

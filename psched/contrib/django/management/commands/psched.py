@@ -15,7 +15,7 @@ class Command(ClickCommand):
     help = "psched's commands: run, list, add, doctor, queue … (manage.py psched --help)"
 
     def run(self, words: Sequence[str]) -> int:
-        """Run a command of psched in this process; `run` in a new process.
+        """Run a command of psched in this process, but the command `run` in a new process.
 
         The children of `run` must import the user's modules themselves.
         """
