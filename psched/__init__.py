@@ -139,7 +139,7 @@ _LAZY = {
     "psched.schedules.schedule": ("Schedule",),
     "psched.task": ("Task",),
 }
-"""Names that are imported on first use, by module."""
+"""Names that are imported on first use, grouped by module."""
 
 
 def __getattr__(name: str) -> Any:
@@ -187,7 +187,7 @@ def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: s
 
 
 def configure(config: Config | Queue | Scheduler | None, environment: str | None = None) -> None:
-    """Set the default queue: functions of apps without a queue of their own submit to it.
+    """Set the default queue. A function submits to the default queue if its app has no queue.
 
     `config`: a configuration as for `open_queue`, an open queue, or an embedded scheduler. A queue given by its
     configuration is opened at the first submit. None: remove the default queue. Raises ConfigError.

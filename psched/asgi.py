@@ -1,4 +1,4 @@
-"""Starts and stops psched together with an ASGI application: FastAPI, Starlette or Litestar. Imports none of them.
+"""Starts and stops psched together with an ASGI application (FastAPI, Starlette, Litestar). Imports no framework.
 
 scheduler = psched.create_scheduler("postgresql://db/app")
 jobs = psched.asgi.lifespan(scheduler, queue="etc/psched.yml")
@@ -93,7 +93,8 @@ class Lifespan:
 
     async def _stop(self, scheduler: Scheduler) -> None:
         if not await asyncio.to_thread(scheduler.stop, self._stop_timeout):
-            log.warning("a handler is still running after stop_timeout=%s s; stopping without it", self._stop_timeout)
+            words = "a handler is still running after stop_timeout=%s s; the application stops now"
+            log.warning(words, self._stop_timeout)
 
 
 async def _start(scheduler: Scheduler) -> None:
@@ -120,8 +121,8 @@ def lifespan(
     - `scheduler`: a scheduler to start and stop with the application, in each worker process.
     - `queue`: the configuration of the process's queue, as for `psched.configure`. Functions of apps submit to this
       queue, and `Lifespan.queue` returns it. None: the scheduler's own queue.
-    - `stop_timeout`: how many seconds the shutdown waits for running handlers; None waits until they end. It must be
-      less than the time after which the server kills its workers (gunicorn: 30 s).
+    - `stop_timeout`: how many seconds the shutdown waits for running handlers; None waits until they end.
+      `stop_timeout` must be less than the time after which the server kills its workers (gunicorn: 30 s).
 
     Raises:
         ValueError: `stop_timeout` is not a number of seconds.

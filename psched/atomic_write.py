@@ -1,4 +1,4 @@
-"""Writes a file atomically: a crash or a full disk leaves the old file, or none."""
+"""Writes a file atomically: a crash or a full disk never leaves half a file."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _replace(path: Path, parts: Iterable[str], replace: bool, mode: int | None) 
 
 
 def _link(temporary: Path, path: Path) -> None:
-    """Give the file its name. Raises FileExistsError if another process has made such a file meanwhile."""
+    """Give the temporary file its final name. Raises FileExistsError if a file has this name by now."""
     try:
         os.link(temporary, path)
     except FileExistsError:

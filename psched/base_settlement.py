@@ -22,8 +22,8 @@ _STATS_BATCH = 2000
 class Settlement(ABC):
     """Settles the runs of one store. All differences between schedules and queue tasks are in its subclasses.
 
-    `until` is the boottime until which a failed write is repeated. Methods that settle a claim raise PreemptedError,
-    NotFoundError or AlreadyFinishedError if the lease is lost.
+    `until` is the time (boottime seconds) until which a failed write is repeated. Methods that settle a claim raise
+    PreemptedError, NotFoundError or AlreadyFinishedError if the lease is lost.
     """
 
     keeps_data = False
@@ -56,19 +56,19 @@ class Settlement(ABC):
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
         """Settle claimed runs as done, in few transactions.
 
-        Return a list with None for each settled run, and with the error that `finish` would raise for each other run.
+        Return a list with one item for each run: None if it was settled, else the error that `finish` would raise.
         """
 
     @abstractmethod
     def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
         """Settle the claimed run as failed for good, and return None.
 
-        If the row was changed since it was acquired, write nothing and return the stored row: it may allow more
+        If the row was changed since it was acquired, write nothing and return the stored row, which may allow more
         attempts.
         """
 
     def maintain(self) -> bool:
-        """Delete a small batch of old rows and of old statistics. Return True if more may be left."""
+        """Delete a small batch of old rows and of old statistics. Return True if more old rows may be left."""
         more = self.purge()
         stats = self.store.stats
         if stats is None or self._clock() < self._purge_stats_at:
@@ -79,20 +79,20 @@ class Settlement(ABC):
 
     @abstractmethod
     def purge(self) -> bool:
-        """Delete a small batch of old rows. Return True if more may be left."""
+        """Delete a small batch of old rows. Return True if more old rows may be left."""
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
-        """Settle the claimed run as done and submit `task` to the queue. Raises NotSupportedError."""
+        """Settle the claimed run as done and submit `task` to the queue. Raises NotSupportedError for a queue task."""
         raise NotSupportedError(
             f"{claim.row.key!r} is a queue task; only a schedule's run can finish by submitting a task"
         )
 
     def cancel(self, claim: Claim, until: float) -> None:
-        """Settle the claimed run as cancelled. Raises NotSupportedError."""
+        """Settle the claimed run as cancelled. Raises NotSupportedError for the run of a schedule."""
         raise NotSupportedError(f"{claim.row.key!r} is a schedule; its runs cannot be cancelled; delete it instead")
 
     def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
-        """Write the data of the claimed run. Raises NotSupportedError."""
+        """Write the data of the claimed run. Raises NotSupportedError for the run of a schedule."""
         raise NotSupportedError(f"{claim.row.key!r} is a schedule; its runs cannot change its data")
 
     @property
@@ -138,14 +138,14 @@ class Settlement(ABC):
     def retry(self, claim: Claim, wait: float, error: str | None, max_attempts: int | None, until: float) -> RunOutcome:
         """Make the claimed row due `wait` seconds from now, unless a cancel was requested or no attempts are left.
 
-        `max_attempts`: the same as for `attempts_allowed`. Returns the outcome: `retried`, `cancelled` or `failed`.
+        `max_attempts`: the limit of the row's type, or None. Returns the outcome: `retried`, `cancelled` or `failed`.
         """
         if claim.lease.cancel_requested:
             self.cancel(claim, until)
             return "cancelled"
         row = claim.row
         while (allowed := self.attempts_allowed(row, max_attempts)) is not None and row.attempts >= allowed:
-            exhausted = row.attempts > allowed  # the attempts were used up before this one, which did not begin
+            exhausted = row.attempts > allowed  # all attempts were used up before this attempt, which did not begin
             ended = claim._replace(row=row.attempted(row.attempts - 1) if exhausted else row)
             changed = self.fail(ended, error, until)
             if changed is None:

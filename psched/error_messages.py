@@ -19,14 +19,15 @@ direction of text. Keys, types and errors may contain any character, and a termi
 
 
 class InvalidValueError(ValueError):
-    """A value that a caller or a visitor gave is not valid. The message names it, and what was expected.
+    """A value that a caller or a visitor gave is not valid. The message names the value, and what was expected.
 
-    Public methods promise ValueError. The web pages have to tell it from a ValueError that a mistake in psched caused.
+    Public methods promise ValueError. The web pages have to distinguish this error from a ValueError that a mistake in
+    psched caused.
     """
 
 
 def did_you_mean(word: str, known: Iterable[str], more_follows: bool = False) -> str:
-    """Return `; did you mean 'x'?` for the known word closest to `word`, ignoring case; or an empty string.
+    """Return `; did you mean 'x'?` for the known word closest to `word`, ignoring case; '' if no word is close.
 
     `more_follows`: return ` (did you mean 'x'?)`, for a message that continues after it.
     """

@@ -1,4 +1,4 @@
-"""Finds the line of a stored error that names the exception and its message. Most stored errors are tracebacks."""
+"""Finds, in a stored error, the line with the exception and its message. Most stored errors are tracebacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HEADER = re.compile(r"\s*(\+ Exception Group )?Traceback\b.*")
 _FRAME = re.compile(r'[\s|]*File ".*", line \d+|.*", line \d+, in \S+$')
 """A line of a traceback that names a place in the code. The beginning of the line may be missing."""
 _CHAINED = ("The above exception was the direct cause of", "During handling of the above exception, another")
-"""The line between two tracebacks. The traceback that follows belongs to the exception that was raised last."""
+"""How the line between two tracebacks begins. The traceback after this line belongs to the later exception."""
 _LONGEST_SUMMARY = 200
 """The maximum number of characters of a summary."""
 _MARGIN = re.compile(r"\s*[|+] ?")

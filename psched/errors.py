@@ -36,7 +36,7 @@ class OutcomeUnknownError(ScheduleError):
 
 
 class NotSupportedError(ScheduleError):
-    """This store does not support the operation. The message names the stores that support it."""
+    """The operation is not possible on this store, or for this schedule or task. The message says why."""
 
 
 class ArgumentsError(ScheduleError):

@@ -38,7 +38,7 @@ class ClosedBeforeFork(Protocol):
 
     @property
     def fork_patience(self) -> float:
-        """Seconds that a fork waits until the work on the connections has ended."""
+        """The maximum number of seconds that a fork waits for work on the connections to end."""
 
     def close_before_fork(self) -> None:
         """Close the idle connections. No thread begins work on them until the process has forked."""
@@ -72,7 +72,7 @@ class WorkLock:
             time.sleep(0.001)
 
     def give_back(self) -> None:
-        """Allow work again, if this thread holds the lock alone."""
+        """Let other threads work again, if this thread holds the lock alone."""
         if self._alone == threading.get_ident():
             self._alone = None
             self._entry.release()
@@ -102,7 +102,7 @@ def register_for_fork(fork_aware: ForkAware) -> None:
 def close_before_fork(closing: ClosedBeforeFork) -> None:
     """Call `closing.close_before_fork` before each fork from now on.
 
-    Work on the connections of `closing` holds `work_on_closing`.
+    A thread that works on the connections of `closing` must hold `work_on_closing`.
     """
     with _registering:
         _closed_before_fork.add(closing)

@@ -1,4 +1,7 @@
-"""Histograms of durations, and percentiles computed from them. All use the same buckets, so they can be added up."""
+"""Histograms of durations, and percentiles computed from them.
+
+All histograms have the same buckets, so they can be added up.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def bucket(seconds: float) -> int:
 
 
 def sums_of(durations: Sequence[float]) -> DurationSums:
-    """Return the sums of these durations. For a hundred of them, this takes a quarter of the time of a loop."""
+    """Return what these durations add to a histogram. For 100 durations, a loop would take four times as long."""
     total = len(durations)
     if total == 1:
         return durations[0], ((bisect_left(BOUNDS, durations[0]), 1),)

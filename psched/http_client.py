@@ -31,7 +31,7 @@ class Request:
 
 
 class RequestError(OSError):
-    """The request failed, or its answer was not 2xx. `is_final`: sending the same request again would fail, too."""
+    """The request failed, or its answer was not 2xx. `is_final`: whether the same request would fail again."""
 
     def __init__(self, message: str, is_final: bool = False) -> None:
         super().__init__(message)

@@ -12,7 +12,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def check_key(key: object, name: str = "key") -> str:
-    """Return `key`. Raises ValueError unless it is text of 1 to 255 characters without NUL and lone surrogates.
+    """Return `key`. Raises ValueError unless it is text of 1 to 255 characters without NUL or lone surrogates.
 
     `name`: what the error message calls the value. Types and users have the same limits as keys.
     """
@@ -47,7 +47,7 @@ BACKFILL_PREFIX = "backfill:"
 
 
 def backfill_key(schedule: str, number: int, part: int) -> str:
-    """Return the key of the row of one part of a schedule's backfill. Backfills (`number`) and parts count from 1."""
+    """Return the key of the row of one part of a schedule's backfill. Numbers of backfills and of parts start at 1."""
     return f"{BACKFILL_PREFIX}{schedule}:{number}.{part}"
 
 
@@ -64,5 +64,5 @@ def backfill_of(key: str) -> tuple[str, int]:
 
 
 def enqueued_key(key: str, time: int, extra: bool) -> str:
-    """Return the key of the task that is submitted for an occurrence. An `extra` run has another key."""
+    """Return the key of the task that is submitted for an occurrence. The key for an `extra` run is different."""
     return f"{key}@{time}{'.extra' if extra else ''}"

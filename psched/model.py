@@ -34,7 +34,7 @@ _NOTHING = _Nothing()
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Days without occurrences: dates such as `2026-12-25`, and weekdays from `mon` to `sun`. Rules can exclude it.
+    """Days that rules can exclude: dates such as `2026-12-25`, and weekdays from `mon` to `sun`.
 
     `dates` and `weekdays` are sorted. `version` grows with each change.
     """
@@ -76,7 +76,7 @@ class Rule:
     - `spread`: seconds. Each schedule has a further delay from 0 to `spread`, computed from its key alone.
     - `max_runs`: the schedule ends after this many regular occurrences have run. Skipped occurrences do not count.
     - `exclude`: calendars. There is no occurrence on their days, in the time zone of the rule.
-    - `backfill`: set if this is the row of a backfill, which runs only some of the occurrences.
+    - `backfill`: set if the rule belongs to the row of a backfill, which runs only some of the occurrences.
     """
 
     cron: str
@@ -191,7 +191,7 @@ class Lease(NamedTuple):
 NEVER = 253_370_764_800.0
 """The due time of a paused schedule: in the year 9999."""
 NO_OCCURRENCE = 253_370_851_200
-"""The next occurrence of a schedule that has ended, and its due time: one day after `NEVER`."""
+"""The value of `next_time` and `next_run_time` for a schedule that has ended: one day after `NEVER`."""
 
 
 @dataclass(frozen=True)  # without slots, for `quick_replace`
@@ -200,22 +200,22 @@ class ScheduleRow:
 
     - `next_time`, `next_run_time`: the next occurrence (unix seconds), and when it is due or its lease ends. Both are
       `NO_OCCURRENCE` if the rule has no further occurrence.
-    - `settled`: whether the row is neither leased nor waiting for a retry. Only then may a new rule move it.
+    - `settled`: whether the row is neither leased nor waiting for a retry. Only then may a new rule change `next_time`.
     - `previous`: the regular occurrence that was settled last.
     - `extra`: the occurrence that the last `run_now` requested.
     - `regular_time`, `regular_run_time`: only set during an extra run, when `next_time` and `next_run_time` describe
       that extra run. They are the next regular occurrence and its due time.
-    - `paused_from`, `paused_until`: the last pause, without its end; `paused_until` is None while the pause lasts.
-      Occurrences whose run time is in a pause are skipped.
+    - `paused_from`, `paused_until`: the last pause, up to but not including `paused_until`, which is None while the
+      pause lasts. Occurrences whose run time is in a pause are skipped.
     - `earlier_pauses`: start and end of each earlier pause that may contain occurrences still to be skipped.
-    - `extra_waits`: whether an extra run was requested before the current pause; it waits for the end of the pause.
+    - `extra_waits`: whether an extra run that was requested before the current pause waits for the end of the pause.
     - `version`: how many times the definition was changed; 0 where the store does not count.
     - `runs`: how many occurrences have run since `Rule.max_runs` was set; None without `max_runs`, None or 0 before the
       first run.
     - `failures`: how many regular occurrences have failed in a row; None without failures, and without
       `Policy.pause_after`.
-    - `previous_ended`: when the regular run before `next_time` was settled; None unless `Policy.overlap` was `skip`
-      then.
+    - `previous_ended`: when the regular run before `next_time` was settled; None unless `Policy.overlap` was `skip` at
+      that time.
     """
 
     key: str
@@ -333,8 +333,8 @@ class NewSchedule(NamedTuple):
     """A schedule to add. None means the default of `ScheduleCollection.add`.
 
     `delay` is in seconds, `next_time` and `next_run_time` are unix seconds, `data` is a JSON object. The other fields
-    are those of `Rule` and `Policy`. The class is a tuple because one call may create thousands; a frozen dataclass
-    takes four times as long.
+    are those of `Rule` and `Policy`. The class is a tuple, because one call may create thousands of schedules, and a
+    frozen dataclass takes four times as long to create.
     """
 
     key: str
@@ -369,10 +369,10 @@ class NewTask(NamedTuple):
 
     - `data`: a JSON object.
     - `run_at`: unix seconds; None: now.
-    - `max_running`: how many tasks of one `user` run at the same time.
+    - `max_running`: the maximum number of tasks of the `user` that run at the same time.
     - `priority`: among the tasks of one user, those with the highest priority run first.
-    - `max_attempts`: the task has failed after this many attempts. None: the number of its type, else the configured
-      number.
+    - `max_attempts`: the task has failed after this many attempts. None: the number of the task's type, else the
+      configured number.
     - `compression`: `gzip` or None.
     - `headers`: a JSON object with information about the task, such as a trace id; at most 4,096 bytes.
     """
@@ -403,12 +403,12 @@ class TaskRow(NamedTuple):
 
     - `run_at`: when the task was first due.
     - `due`: when the task is due or its lease ends; None once the task has ended.
-    - `created_at`, `finished_at`: when it was submitted and when it ended.
+    - `created_at`, `finished_at`: when the task was submitted and when it ended.
     - `progress`: the last progress that a run has reported.
     - `result`: what a run has returned; meaningless unless `has_result` is true.
 
-    Times are unix seconds, or None if they are not known. This class, `Lease` and `Claim` are tuples because some are
-    created for each task that runs.
+    Times are unix seconds, or None if they are not known. This class, `Lease` and `Claim` are tuples, which are fast to
+    create: each task that runs needs several.
     """
 
     key: str
@@ -537,7 +537,7 @@ class LeaseTimes:
         return Backoff.of(self.retry_wait)
 
     def lease_time(self, started: bool) -> float:
-        """Return the length of the lease of a run that has begun, or else of a prefetched task."""
+        """Return the seconds that a lease lasts: the lease of a run that has begun, or else of a prefetched task."""
         return self.alive_time if started or self.prefetch_time is None else self.prefetch_time
 
 

@@ -187,7 +187,7 @@ def _faults(value: object, place: str) -> Iterator[str]:
             yield f"{place} is {value}, which is not valid JSON; expected a finite number (at most 1.8e308), or null"
     elif isinstance(value, int):
         if has_too_many_digits(value):
-            yield f"{place} is {shown(value)}; at most {_MOST_DIGITS} can be read again; give the number as text"
+            yield f"{place} is {shown(value)}; at most {_MOST_DIGITS} digits can be read again; give the number as text"
     elif value is not None:
         yield f"{place} is a {type(value).__name__}; expected text, a number, true, false, null, a list or an object"
 
@@ -202,7 +202,8 @@ def long_number(text: str) -> str | None:
     found = _LONG_NUMBER.search(text)
     if found is None:
         return None
-    return f"it holds a number of {len(found[0])} digits, at most {_MOST_DIGITS} can be read; give the number as text"
+    count = len(found[0])
+    return f"it holds a number of {count} digits, at most {_MOST_DIGITS} digits can be read; give the number as text"
 
 
 def compress(text: str) -> bytes:
@@ -215,7 +216,7 @@ def compress_to_text(text: str) -> str:
 
 
 def is_compressed(stored: str | bytes) -> bool:
-    """Return whether `stored` is compressed, by its first bytes. The JSON of an object never begins with them."""
+    """Return whether `stored` is compressed, by its first bytes. No JSON object begins with these bytes."""
     return stored.startswith(_GZIP) if isinstance(stored, bytes) else stored.startswith(_GZIP_AS_TEXT)
 
 
@@ -278,7 +279,7 @@ def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
 
 
 class _Decoder(json.JSONDecoder):
-    """Decodes the JSON of `encode`. This is faster than `decode`, because the JSON has no blanks at its ends."""
+    """Decodes JSON that `encode` has made. Faster than `decode`, because that JSON has no blanks at its ends."""
 
     def value(self, text: str) -> Any:
         """Return the same value as `decode`. Raises ValueError."""

@@ -242,7 +242,7 @@ _OF_RULE = frozenset(field.name for field in fields(Rule))
 
 
 def encode_options(rule: Rule, policy: Policy) -> str | None:
-    """Return the options that differ from their defaults as JSON; None if all have their defaults.
+    """Return, as JSON, the options that differ from their defaults; None if all options have their defaults.
 
     Equal options have equal JSON.
     """

@@ -26,7 +26,7 @@ __all__ = ["JSONFormatter", "RunContextFilter", "add_run_context", "run_context"
 _current: ContextVar[Task | None] = ContextVar("psched_current_task", default=None)
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
 _OWN = "psched_"
-"""The prefix of attributes that psched adds to a record, in `psched.process.logs` and in the filter."""
+"""The prefix of attributes that psched adds to a record, in `psched.process.logs` and in `RunContextFilter`."""
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in ESCAPES if code >= 0x7F}
 """Escapes for characters that the JSON encoder leaves unescaped."""
 _NO_JSON = (TypeError, ValueError, RecursionError)
@@ -50,9 +50,8 @@ def run_context() -> dict[str, Any]:
     """Return log fields that describe the run of the calling thread or coroutine; empty outside of a run.
 
     The fields are section, key, backfill, type, attempt, fence, scheduled_time (ISO 8601) and trace_id. Unknown fields
-    are left out. In a thread that a handler starts, the fields are empty. They are set in a thread started by
-    `asyncio.to_thread`, and if the handler starts the thread with the `run` method of `contextvars.copy_context()` as
-    its target.
+    are left out. In a thread that a handler starts, all fields are missing, except if `asyncio.to_thread` starts the
+    thread, or if the target of the thread is the `run` method of `contextvars.copy_context()`.
     """
     task = _current.get()
     return {} if task is None else _fields_of(task)
@@ -82,9 +81,9 @@ class RunContextFilter(logging.Filter):
 class JSONFormatter(logging.Formatter):
     """Formats a record as one JSON object on one line, including the traceback.
 
-    `event` is the name of an event of psched, such as `run_finished`; the text of the record is then in `message`. For
-    all other records, `event` is the text of the record. Fields that a caller passes as `extra` keep their names. If
-    psched itself uses such a name, `_` is appended to it.
+    If the record reports an event of psched, `event` is the name of the event, such as `run_finished`, and `message` is
+    the text of the record. For all other records, `event` is the text of the record. Fields that a caller passes as
+    `extra` keep their names, but `_` is appended to a name that psched itself uses.
     """
 
     def __init__(self) -> None:

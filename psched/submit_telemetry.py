@@ -11,7 +11,10 @@ from psched.telemetry import emit
 
 
 class SubmitCall:
-    """A context manager around the write. A listener of `submit_start` may replace `tasks`, to add headers."""
+    """A context manager in which the caller writes the tasks.
+
+    A listener of `submit_start` may replace `tasks`, to add headers.
+    """
 
     __slots__ = ("__weakref__", "existing", "keeps_headers", "tasks")
 

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 NO_RESULT: Any = object()
 """The argument of `finish` for a run without a result. None would be a result."""
 PROGRESS_INTERVAL = 1.0
-"""Seconds between two writes of a run's progress, and from its start to the first write."""
+"""Seconds between two writes of a run's progress, and from the start of the run to the first write."""
 MAX_PROGRESS_MESSAGE = 500
 """The maximum number of characters of the message of `progress` that are kept."""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
@@ -109,8 +109,8 @@ class Task:
         self.lease_lost = False
         """Whether this process knows that the lease of this run is lost."""
         self.in_flight = True
-        """Whether the lease is renewed. It is not if the run is settled or forgotten, or if a renewal, `finish_many` or
-        `release_many` has found that its lease is lost.
+        """Whether the lease is renewed. The lease is not renewed if the run is settled or forgotten, or if a renewal,
+        `finish_many` or `release_many` has found that the lease is lost.
         """
         self.lock = threading.RLock()
         self._begin_recorded = started
@@ -265,7 +265,8 @@ class Task:
         """The row, the lease as last written, when the run began, and what the row keeps after the run."""
         if not self.started:
             return Claim(self.row, self.lease, None, self._records_begin, self._left)
-        # The end of the lease is known on both clocks. Their difference converts the begin, at most a round trip late.
+        # The end of the lease is known on both clocks, so the begin can be converted to the database's clock.
+        # The result is late by at most a round trip.
         return Claim(self.row, self.lease, self.lease.expires_at + self.begun_at - self.deadline, False, self._left)
 
     def keep_for(self, finished: float | None, failed: float | None) -> None:
@@ -361,12 +362,12 @@ class Task:
 
     @property
     def own_retry_wait(self) -> float | Backoff | None:
-        """The `retry_wait` of the task's schedule, which overrides that of its type; None if the schedule has none."""
+        """The `retry_wait` of the task's schedule, or None. Takes precedence over the `retry_wait` of the type."""
         return self.row.policy.retry_wait if isinstance(self.row, ScheduleRow) else None
 
     @property
     def own_timeout(self) -> float | None:
-        """The `timeout` of the task's schedule, which overrides that of its type; None if the schedule has none."""
+        """The `timeout` of the task's schedule, or None. Takes precedence over the `timeout` of the type."""
         return self.row.policy.timeout if isinstance(self.row, ScheduleRow) else None
 
     def fail(self, error: str) -> None:
@@ -592,7 +593,7 @@ def _end_of(text: str) -> str:
 def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError]:
     """Finish runs of one store together. Return the errors of runs that could not be finished.
 
-    A run that an earlier call has finished, although its answer was lost, has no error. This call holds the locks of
+    If an earlier call has finished a run, but the answer was lost, this run has no error. This call holds the locks of
     all tasks, so that no lease is renewed at the same time. After a driver's error the outcome is unknown, and the
     caller may repeat the call for the same runs.
     """

@@ -1,4 +1,4 @@
-"""Events of the engine. The engine emits one event for each operation. Log lines, metrics and traces are listeners.
+"""Events of the engine, one for each operation. Listeners turn the events into log lines, metrics and traces.
 
 docs/architecture.md lists the events with their fields.
 """

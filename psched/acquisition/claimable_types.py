@@ -15,9 +15,10 @@ _FRESH = 2.0
 _SHARE = 0.05
 """The largest share of its time that a busy worker spends on looking up types."""
 _ALWAYS = 64
-"""Up to this number, exact names are passed to every acquire, so that a new row is found immediately.
+"""Up to this number of exact type names, every acquire gets all names, so that it finds a row of a new type
+immediately.
 
-If there are more names, only those that have rows are passed, because each name makes an acquire slower.
+If there are more names, acquires get only the types that have rows, because each name makes an acquire slower.
 """
 _TOO_MANY_TYPES = 2
 """The look-up of types returns every type that has rows. If the types that it returns outnumber the accepted types by
@@ -78,8 +79,8 @@ class ClaimableTypes:
     def next_due(self, is_busy: bool = False) -> float | None:
         """Return the seconds until a row is due, or None without a row; see `LeaseStore.next_due`.
 
-        Also look up which accepted types have rows, unless all accepted types are passed anyway. `is_busy`: repeat the
-        look-up after a few seconds.
+        Also look up which accepted types have rows, unless all accepted types are passed anyway. `is_busy`: a later
+        `to_acquire` repeats this look-up after a few seconds.
         """
         if not self._selects_by_type:
             return self._store.next_due(accepts=self._accepts)

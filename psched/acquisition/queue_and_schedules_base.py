@@ -67,7 +67,7 @@ class PolledTable:
 
 
 def open_table(name: SectionName, settings: Settings, open_section: Callable[[Section, str], Opened]) -> Opened:
-    """Open the table of a configured section for this process. Telemetry listeners see its submits.
+    """Open the table of a configured section. Telemetry listeners see the tasks that are submitted to the table.
 
     Raises ConfigError if the section or the table is missing.
     """

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _MAINTENANCE_INTERVAL = 1.0
 """Seconds between two deletions of old rows while tasks run."""
 _MAINTENANCE_SECONDS = 0.05
-"""The maximum number of seconds by which deleting old rows may delay a poll. Only its last statement may take
+"""The maximum number of seconds by which deleting old rows may delay a poll. Only the last statement may take
 longer."""
 _MAX_ACQUIRE = 100_000
 _MIN_PRUNED = 1000
@@ -92,7 +92,7 @@ class Source:
         accepts: Accepts | None = None,
         maintains: bool = True,
     ) -> tuple[list[Claim], float]:
-        """Acquire like `poll_multi`. Return the claims, for `adopt_many`, and the earliest end of their leases."""
+        """Acquire like `poll_multi`. Return the claims, and the earliest end of their leases (boottime)."""
         given: object = max_acquire
         if not isinstance(given, int) or given > _MAX_ACQUIRE:
             raise ValueError(f"max_acquire must be a whole number of at most {_MAX_ACQUIRE}, got {shown(max_acquire)}")
@@ -191,8 +191,8 @@ class Source:
         try:
             return self._settlement.pass_over(claim, now, self._clock())
         except RUN_IS_OVER as lost:
-            log.info("key=%s the occurrence was not skipped: %s", claim.row.key, lost)
+            log.info("key=%s the occurrence could not be skipped: %s", claim.row.key, lost)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
-            words = "key=%s the occurrence was not skipped: %s; retrying when its lease ends"
+            words = "key=%s the occurrence could not be skipped: %s; retrying when its lease ends"
             log.warning(words, claim.row.key, one_line(failure))
         return True

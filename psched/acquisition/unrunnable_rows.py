@@ -106,7 +106,7 @@ class RunnableFilter:
     def _retry_of(self, claim: Claim, reason: str) -> Retry:
         """Return the retry that defers the row.
 
-        A schedule waits for the longest retry wait, and no attempt counts. A task waits as after a failure.
+        A schedule waits for the longest retry wait, and the attempt does not count. A task waits as after a failure.
         """
         version = version_of(claim.row)
         if version is None:
@@ -131,7 +131,7 @@ class RunnableFilter:
 
 
 def _has_usable_lease(claim: Claim) -> bool:
-    """Return whether bulk statements can use the key and the fence. SQLite's columns may hold values of other types."""
+    """Return whether bulk statements can use the key and the fence. On SQLite both may have a wrong type."""
     key: object = claim.lease.key
     fence: object = claim.lease.fence
     return isinstance(key, str) and "\0" not in key and isinstance(fence, int)

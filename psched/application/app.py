@@ -30,9 +30,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Undeclared:
-    """A type that nothing else uses.
+    """A type that no function is annotated with.
 
-    So the first overload matches only functions whose first parameter accepts any object.
+    So the first overload of `Decorator` matches only functions whose first parameter accepts any object.
     """
 
 
@@ -112,8 +112,8 @@ class App(Router):
         called directly, and has `submit` (see `TaskFunction`).
 
         When the function returns, the task is finished, unless `finish` is False or the function itself settled the
-        task. A daemon writes this within 0.2 s (1 s while the database is slow), together with other tasks. Call
-        `task.finish()` to finish the task at once.
+        task. A daemon writes the end of the task within 0.2 s (1 s while the database is slow), together with other
+        tasks. Call `task.finish()` to finish the task immediately.
 
         When the function raises, the task is due again after a wait.
 

@@ -1,4 +1,4 @@
-"""Dispatch: a router that maps task types to handler classes. Used where `loader` is used."""
+"""Dispatch: a router that maps task types to handler classes. Used in the same processes as `loader`."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _checked(expected: str, *kinds: type, make: Callable[[Any], Any] | None = None) -> Callable[[Any, Any], Any]:
-    """Return a hook that passes JSON values of these `kinds` to `make`. Without `make` it returns them as they are.
+    """Return a hook that passes JSON values of these `kinds` to `make`, or returns them unchanged if `make` is None.
 
     True and false do not count as numbers.
     """

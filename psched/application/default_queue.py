@@ -30,7 +30,7 @@ class OpensQueue(Protocol):
     """An object that can open a queue of its own, such as an embedded scheduler."""
 
     def open_queue(self) -> Queue:
-        """Return the queue, with its table. Raises ConfigError."""
+        """Return the queue. Raises ConfigError, also if the table is missing."""
 
 
 class DefaultQueue:

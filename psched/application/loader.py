@@ -41,8 +41,8 @@ class ApplicationSpec:
     include: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     sections: tuple[tuple[str, ApplicationSpec], ...] = ()
-    """The spec of each section, if the sections have different ones. Then the fields above hold the names of all
-    sections."""
+    """The spec of each section, if the sections have different ones. Then the fields above hold the applications,
+    folders and modules of all sections."""
 
 
 def load(spec: ApplicationSpec) -> Application:
@@ -64,7 +64,7 @@ def load(spec: ApplicationSpec) -> Application:
 
 
 def load_modules(include: Sequence[str], require: Sequence[str]) -> dict[str, ModuleType]:
-    """Put the folders `include` first in the import path. Return the modules `require` by their names.
+    """Put the folders `include` first in the import path. Return the modules that `require` names, by name.
 
     Raises ConfigError.
     """
@@ -103,7 +103,7 @@ def _is_router(found: object) -> TypeGuard[Router]:
 
 
 def _lookup(name: str, required: dict[str, ModuleType]) -> object:
-    """Return the object called `name`. Its module is a required file, by its stem or path, or an importable module."""
+    """Return the object `name`. The part before `:` is an importable module, or a required file (stem or path)."""
     module_name, _, attribute = name.rpartition(":")
     if not attribute:
         raise ConfigError(f"{name!r} is not the name of an application; expected `module:NAME`")

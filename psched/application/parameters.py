@@ -72,7 +72,9 @@ class Parameters:
         """The name of the parameter that gets the run, if there is one."""
         others = given if self.run is None else given[1:]
         self._extra = next((each.name for each in others if each.kind is each.VAR_KEYWORD), None)
-        """The name of the parameter that takes all other names, such as `**kwargs`, if there is one."""
+        """The name of the parameter that takes all other named arguments, such as `kwargs` in `**kwargs`, if there is
+        one.
+        """
         own = [each for each in others if each.kind is not each.VAR_KEYWORD]
         self._own = {parameter.name: parameter for parameter in own}
         self._required = [
@@ -233,7 +235,7 @@ class Parameters:
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature; for a function written in C a signature whose only parameter is the task."""
+    """Return the signature of `function`. For a function written in C, the only parameter is the task."""
     try:
         if not inspect.isbuiltin(function):
             return inspect.signature(function)

@@ -19,7 +19,7 @@ _OWN = {"cron", "every", "at", "key", "type", "data", "delay", "timezone"}
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One use of the decorator. `options`: fields of `NewSchedule`. Without `key`, the key is the type of the task."""
+    """One use of `@app.schedule`. `options`: fields of `NewSchedule`. The default `key` is the type of the task."""
 
     function: Callable[..., Any]
     key: str | None

@@ -1,4 +1,4 @@
-"""Decorated functions: calling one runs it, and `submit` stores the call as a task of the queue."""
+"""Decorated functions: a call runs the function, and `submit` stores a call as a task of the queue."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TaskFunction(Generic[P, R_co]):
         self.function = function
         """The function that was decorated."""
         self.type = type
-        """The type of its tasks, or the regular expression that matches their types."""
+        """The type of the function's tasks, or the regular expression that matches the types of these tasks."""
         self.options = options
         self.parameters = Parameters(function)
         self.queue = queue
@@ -78,7 +78,7 @@ class TaskFunction(Generic[P, R_co]):
         return self.parameters.returns_value if given is None else given
 
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
-        """Submit a task that calls the function with these arguments. Return a reference to it.
+        """Submit a task that calls the function with these arguments. Return a reference to the task.
 
         For options see `using`.
         """
@@ -197,7 +197,8 @@ class Submission(Generic[P, R_co]):
         """Submit one task for each of `calls`, in one transaction.
 
         A call is a mapping of arguments or a result of `new_task`. If a task's key exists already, the existing task is
-        not changed. Raises like `submit`, except AlreadyExistsError, and ValueError if `using` has a key.
+        not changed. Raises like `submit`, but never AlreadyExistsError. Also raises ValueError if `using` was called
+        with a key.
         """
         tasks = self._new_tasks(calls, self._due())
         queue = self.function.queue.get()
@@ -212,11 +213,11 @@ class Submission(Generic[P, R_co]):
         return [self._typed(queue[task.key]) for task in tasks]
 
     def new_task(self, /, *args: P.args, **kwargs: P.kwargs) -> NewTask:
-        """Return the task that `submit` would submit. With a `delay`, this reads the time from the database."""
+        """Return the task that `submit` would submit. With a `delay`, the method reads the time from the database."""
         return self._new_task(args, kwargs, self._due())
 
     def _due(self) -> float | None:
-        """Return when the task is due. With `delay`, this reads the time from the database."""
+        """Return when the task is due. With `delay`, the method reads the time from the database."""
         return self.run_at if self.delay is None else self.function.queue.get().store.now() + self.delay
 
     async def _due_async(self) -> float | None:

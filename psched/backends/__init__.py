@@ -33,7 +33,7 @@ def open_stores(type_: str, settings: StoreSettings) -> Stores:
     try:
         opener: Callable[[StoreSettings], Stores] | None = getattr(import_module(module), "open_stores", None)
     except ModuleNotFoundError as error:
-        if error.name == type_:  # the driver has the same name as the type
+        if error.name == type_:  # the driver, named like the type, is missing
             raise missing_driver(error, type_, f"type {type_}") from error
         if not f"{module}.".startswith(f"{error.name}."):  # an import inside the backend failed
             raise
@@ -65,9 +65,9 @@ def is_driver_error(error: BaseException) -> bool:
 
 
 _NO_ACCESS = ("unable to open database file", "attempt to write a readonly database")
-"""Errors of SQLite."""
+"""Messages of SQLite if the user lacks a right to the file or its folder."""
 _NO_DATABASE = re.compile(r'database ".*" does not exist|Unknown database|DB index is out of range')
-"""Errors of PostgreSQL, MariaDB and Redis."""
+"""Matches messages of PostgreSQL, MariaDB and Redis which say that the database does not exist."""
 
 
 def database_problem(

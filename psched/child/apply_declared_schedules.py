@@ -26,7 +26,7 @@ _LONGEST_PAUSE = 30.0
 
 
 class ApplyDeclaredSchedules:
-    """A thread that applies the schedules. It retries until the database is ready. An error stops no worker."""
+    """A thread that applies the declared schedules. Retries until the database is ready. An error stops no worker."""
 
     def __init__(self, section: Section, application: Application, applied: Callable[[], object]) -> None:
         """`applied`: called when the schedules are applied, or cannot be applied."""

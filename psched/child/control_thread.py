@@ -153,7 +153,7 @@ class ControlThread(threading.Thread):
             log.exception("an error in the control thread; the thread continues")
 
     def _stop_role(self, immediate: bool, grace: float | None = None) -> None:
-        """Stop the role. Without a role no row is leased, so the process ends at once."""
+        """Stop the role. Without a role no row is leased, so the process ends immediately."""
         with self._role_lock:
             if self._role is None:
                 self._pipe.send(BYE)
@@ -167,17 +167,17 @@ class ControlThread(threading.Thread):
         self._stop_role(immediate=True, grace=_ORPHAN_GRACE)
 
     def _end_process(self, why: str) -> NoReturn:
-        """End the process at once, without releasing leases.
+        """End the process immediately, without releasing leases.
 
-        If the pipes were closed, the database connection was closed, too, or its number belongs to another file. The
-        master notices the death and releases the leases.
+        If the pipes were closed, the database connection was closed, too, or its descriptor belongs to another file.
+        The master notices the death and releases the leases.
         """
-        log.error("%s; exiting at once", why)
+        log.error("%s; exiting immediately", why)
         try:
             if self._role is not None:
                 self._role.report_suspects()
         except Exception:
-            log.exception("the running tasks could not be reported to the master; exiting at once")
+            log.exception("the running tasks could not be reported to the master; exiting immediately")
         try:
             for pid in kill_descendants():
                 log.warning(KEEPS_RUNNING, pid)

@@ -71,7 +71,7 @@ class PolledSections:
                         poller.report_trouble(error)
 
     def expect(self) -> None:
-        """Poll at once, because rows may be due."""
+        """Poll immediately, because rows may be due."""
         for poller in self.pollers:
             poller.expect()
 

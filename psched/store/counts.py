@@ -45,7 +45,7 @@ class TypeCounts:
 
 @dataclass(frozen=True, slots=True)
 class UserCounts:
-    """The tasks of one user. Tasks without a user count as the tasks of a user None.
+    """The tasks of one user. All tasks that have no user are counted together, under the user None.
 
     - `due`: how many tasks are due.
     - `oldest`: how many seconds the first of them has been due.
@@ -61,7 +61,7 @@ class UserCounts:
 
     @property
     def weight(self) -> float:
-        """The precedence of the user's next task, 0 if `max_running` tasks are running. The greatest comes first."""
+        """The precedence of the user's next task; the greatest is first. 0 if `max_running` tasks are running."""
         if self.max_running is None:
             return 1 / (self.running + 1)
         return self.max_running / (self.running + 1) if self.running < self.max_running else 0.0
@@ -123,7 +123,7 @@ class TaskCounts(TableCounts, Protocol):
     """The row counts of a queue, also by user."""
 
     def running_of(self, user: str) -> tuple[int, int | None]:
-        """Return how many tasks of a user run, and the smallest `max_running` of these (None: no limit)."""
+        """Return how many tasks of a user run, and the smallest `max_running` of these tasks (None: no limit)."""
 
     def users(self, limit: int, most: int) -> DueUsers:
         """Return up to `limit` users with due tasks. The user whose first task has been due longest comes first.

@@ -318,7 +318,10 @@ class LeaseStore(ABC):
         """
 
     def notify(self, channel: str, text: str) -> None:
-        """Send a text of less than 8,000 bytes to the programs that listen to a channel. Raises NotSupportedError."""
+        """Send a text of less than 8,000 bytes to the programs that listen to a channel.
+
+        Raises NotSupportedError unless the store is on PostgreSQL.
+        """
         raise NotSupportedError("only PostgreSQL has channels")
 
     @abstractmethod

@@ -151,7 +151,7 @@ class LedgerRow(Entry):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The output of one run of a schedule. `result`: how the run ended, in one line. `failed`: whether it failed."""
+    """The output of one run of a schedule. `result`: one line, how the run ended. `failed`: whether the run failed."""
 
     text: str
     result: str
@@ -166,7 +166,7 @@ KEPT_OUTPUTS = 20
 class KeptOutput(Output):
     """The output of one run, which is one attempt at an occurrence.
 
-    `ended`: when it was stored, by the database's clock.
+    `ended`: when the output was stored, by the database's clock.
     """
 
     key: str
@@ -295,7 +295,7 @@ class Ledger(Protocol):
     def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, DefinitionTimes]:
         """Return when the occurrences of these definitions are due. Definitions that are not kept are left out.
 
-        Takes at most a few hundred definitions. Does not read their data, which may be large.
+        Takes at most a few hundred definitions. Does not read the data of schedules, which may be large.
         """
 
     def keys(self, after: str = "") -> Iterator[str]:

@@ -153,7 +153,7 @@ def tz_difference(nodes: Iterable[Node], here: str | None = None) -> str | None:
     found = _differing(pairs if here is None else [*pairs, (here, "this host")])
     if found is None:
         return None
-    return f"nodes have different tz databases, so their times may differ: {found}; install the same tzdata on all"
+    return f"nodes have different tz databases, so times may differ: {found}; install the same tzdata on all nodes"
 
 
 def version_difference(nodes: Iterable[Node]) -> str | None:

@@ -1,8 +1,8 @@
 """The contract of `psched_stats`: how many runs ended in each minute and hour, and how long they took and waited.
 
 A row has the sums for one table, span (minute or hour), node, type and outcome. Each write adds to the row of the
-minute and to the row of the hour. So no job has to add up minutes later; old rows are only deleted. The minute is the
-one in which the run ended, by the database's clock.
+minute and to the row of the hour. So no job has to add up minutes later; old rows are only deleted. A run counts in the
+minute in which it ended, by the database's clock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class RunSums(list[int]):
     """Sums over runs: their number, the microseconds that they took and waited, and the buckets of both.
 
     The wait of a schedule's run is its lateness: from its due time to its start. The wait of a task begins when the
-    task was first due. Attempts after the first have no wait. This is a list, because each run changes it in place.
+    task was first due. Attempts after the first have no wait. The class is a list, because each run changes the sums in
+    place.
     """
 
     __slots__ = ()
@@ -132,7 +133,7 @@ class RunStats(Protocol):
         """
 
     def purge(self, retention: float, limit: int) -> bool:
-        """Delete about `limit` rows of each span whose retention is over. Return whether there may be more.
+        """Delete, for each span, about `limit` rows whose retention is over. Return whether there may be more.
 
         `retention`: how many seconds rows of hours are kept.
         """

@@ -190,7 +190,7 @@ class ScheduleStore(LeaseStore):
 
     @abstractmethod
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Settle each occurrence like `advance`. Return the result or the error of each."""
+        """Settle each occurrence like `advance`. Return, for each occurrence, the result or the error."""
 
     @abstractmethod
     def park(self, lease: Lease, due: float, until: float) -> None:

@@ -47,9 +47,9 @@ class TaskStore(LeaseStore):
         """Create tasks in one transaction. Return the keys that existed before; their rows are not changed.
 
         `connection`: a connection of the caller to the same database. The rows are written in its transaction; see
-        `Queue.submit`. This does not commit that transaction, which stays usable even if keys exist. `connection` may
-        also be the argument of `on_commit` of `advance`, of the same kind of store. Without `connection`, the call is
-        idempotent: a repeated call recognises its own commit if the answer was lost. Raises NotSupportedError and
+        `Queue.submit`. The call does not commit that transaction, which stays usable even if keys exist. `connection`
+        may also be the argument of `on_commit` of `advance`, of the same kind of store. Without `connection`, the call
+        is idempotent: a repeated call recognises its own commit if the answer was lost. Raises NotSupportedError and
         ValueError.
         """
 
@@ -58,7 +58,7 @@ class TaskStore(LeaseStore):
         raise NotSupportedError(NO_TRANSACTION)
 
     def submit_sql(self, task: NewTask, paramstyle: str | None = None) -> tuple[str, Any]:
-        """Return one statement, and its parameters, that creates a task if its key is new.
+        """Return one statement that creates a task if the task's key is new, and the parameters of the statement.
 
         `paramstyle`: as in PEP 249, or `numeric_dollar`; the default is the style of our own driver. Raises
         NotSupportedError and ValueError.
@@ -76,7 +76,8 @@ class TaskStore(LeaseStore):
     def long_due(self, age: float, limit: int, type: str | None = None) -> builtins.list[TaskRow]:
         """Return up to `limit` waiting tasks that have been due for at least `age` seconds.
 
-        Those that are due longest come first. A store without an index of due times only looks at some of the tasks.
+        The tasks that have been due longest come first. A store without an index of due times only looks at some of the
+        tasks.
         """
         some = islice(self.list(TaskFilter(type=type, late=age, page=_LONG_DUE)), _LONG_DUE)
         return sorted(some, key=lambda row: (row.due is None, row.due, row.key))[:limit]

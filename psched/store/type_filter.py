@@ -125,7 +125,7 @@ class TypeFilter:
 
 
 def mismatch(filters: Collection[TypeFilter]) -> str | None:
-    """Return a message about the globs that match no routed type of any section, with the remedy; or None.
+    """Return a message, with the remedy, about globs that match no routed type of any section; None without such.
 
     `filters`: the filters of the sections that one worker serves.
     """

@@ -26,9 +26,9 @@ class VisitorActions(Protocol):
     """The actions on one table. Methods may be called from any thread and raise the driver's errors."""
 
     def record(self, user: str, action: str, key: str, detail: str | None, retention: float) -> None:
-        """Record an action, once even if the answer is lost.
+        """Record an action. The action is recorded once even if the answer is lost.
 
-        Also delete actions older than `retention` seconds; on Redis, all but the last `KEPT_ACTIONS`.
+        Also delete actions older than `retention` seconds; on Redis, delete all but the last `KEPT_ACTIONS`.
         """
 
     def last(self, limit: int, key: str | None = None) -> Sequence[VisitorAction]:

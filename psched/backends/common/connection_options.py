@@ -17,9 +17,9 @@ _READ = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Time limits of one step, in seconds. `read` limits the wait for each answer. The server ends a statement earlier.
+    """Time limits in seconds. `read` limits the wait for each answer. The server ends a statement before that limit.
 
-    A URL sets them by `?connect_timeout=…&read_timeout=…`.
+    A URL sets the limits by `?connect_timeout=…&read_timeout=…`.
     """
 
     connect: float
@@ -125,7 +125,7 @@ def missing_driver(error: ImportError, driver: str, user: str) -> ConfigError:
 def _check_file(name: str, path: str | None) -> None:
     """Raise ConfigError unless the file can be read.
 
-    Otherwise the error might appear only when a driver opens the file.
+    Without this check, the error might appear only when a driver opens the file.
     """
     try:
         if path is not None:

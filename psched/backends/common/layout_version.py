@@ -1,8 +1,8 @@
 """The layout number of the tables, and whether this version of psched can use tables of another layout.
 
-All backends use the same number. A change of released tables makes a new layout: it needs an upgrade step, and `LAYOUT`
-grows by 1. The tables of a released layout never change. Tables record their layout, their schema, and the oldest
-layout whose programs can use them.
+All backends use the same number. A change of released tables makes a new layout: the change needs an upgrade step, and
+`LAYOUT` grows by 1. The tables of a released layout never change. Tables record their layout, their schema, and the
+oldest layout whose programs can use them.
 
 An upgrade step only adds columns and tables that older programs can ignore. So programs of layout N can use tables of
 the layouts N and N + 1, and old and new workers can run at the same time.

@@ -59,8 +59,8 @@ class LoginBackoff:
 def sent_within(timeouts: Timeouts) -> float:
     """Return how many seconds after its start a call without a deadline may still reach the database.
 
-    At the end of `SPAN` there may be another attempt. If its connection is lost, it is repeated once. Each of these two
-    attempts may have to connect first.
+    At the end of `SPAN` there may be another attempt. If the connection of this attempt is lost, the attempt is
+    repeated once. Each of these two attempts may have to connect first.
     """
     return Retries.SPAN + 2 * (timeouts.connect + timeouts.read)
 

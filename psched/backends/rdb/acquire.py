@@ -31,7 +31,7 @@ from psched.store import AcquireOptions
 
 Parameters = dict[str, Any]
 ClaimedRow = Sequence[Any]
-"""The columns of `LeaseStatements.claimed`. The key is the first."""
+"""The columns of `LeaseStatements.claimed`. The first column is the key."""
 
 TYPES_AT_ONCE = 8
 """The maximum number of types that one statement reads separately. It may lock as many rows of each type as the whole
@@ -199,8 +199,8 @@ class SelectingAcquire(OrderedAcquire):
     The first SELECT finds candidates, the UPDATE leases those that are still due, and the last SELECT reads the updated
     rows. Workers that select at the same time find the same candidates, and the first worker gets all of them. A worker
     that gets fewer rows than it found selects `_windows` times as many candidates the next time, and tries a random
-    part of them. Without competitors `_windows` returns to 1, and so to the earliest rows. The last SELECT finds the
-    rows by their holder, because hundreds of keys would cost more to send and to look up.
+    part of them. Without competitors `_windows` returns to 1, so the worker takes the earliest rows again. The last
+    SELECT finds the rows by their holder, because hundreds of keys would cost more to send and to look up.
     """
 
     TRIES = 6
@@ -231,7 +231,7 @@ class SelectingAcquire(OrderedAcquire):
                 min(self._windows * 2, self.MAX_WINDOWS) if taken < len(keys) else max(self._windows // 2, 1)
             )
             if taken:
-                candidates = set(keys)  # rows that this acquire took in another band have the same acquire number
+                candidates = set(keys)  # `_taken` also finds the rows of other bands (fair_acquire.py)
                 held = self._taken.rows(connection, parameters)
                 return _earliest_first([row for row in held if row[0] in candidates])
         return []
@@ -277,7 +277,7 @@ class AcquireCombiner:
     """`LeaseStore.acquire` for several threads. While one thread acquires, later requests wait and are then combined.
 
     Requests with equal options are combined up to `BATCH` rows. A single request may want more. The statements that
-    answer a call start after it, so they see all rows that were due then.
+    answer a request start after the request, so they see all rows that were due at that time.
     """
 
     def __init__(self, acquire: Acquire) -> None:
@@ -292,7 +292,7 @@ class AcquireCombiner:
         self._busy: set[AcquireOptions] = set()
 
     def acquire(self, limit: int, kind: AcquireOptions) -> list[Claim]:
-        """Lease up to `limit` rows. If a combined acquire fails, each of its threads raises the error."""
+        """Lease up to `limit` rows. If a combined acquire fails, all threads that wait for it raise the error."""
         mine = AcquireRequest(limit)
         with self._changed:
             self._requests.setdefault(kind, []).append(mine)
@@ -331,7 +331,7 @@ class AcquireCombiner:
 
 
 def share_out(claims: list[Claim], limits: Sequence[int]) -> list[list[Claim]]:
-    """Divide the claims into a list for each of `limits`: one claim each in turn, up to the limit."""
+    """Divide the claims into one list for each of `limits`: the lists get a claim in turn, each up to its limit."""
     if len(limits) == 1:
         return [claims]
     shares: list[list[Claim]] = [[] for _ in limits]

@@ -189,7 +189,7 @@ class _Modification(NamedTuple):
 
 
 def _is_expected(present: _Columns | None, change: RowChange) -> bool:
-    """Return whether a stored row may be changed."""
+    """Return whether a stored row has the version, and without `redefine` also the times, that `change` expects."""
     seen = change.seen
     if present is None or seen is None or present["version"] != seen.version:
         return False

@@ -1,6 +1,6 @@
 """Implements the queries of `psched.insight` on the tables of `rdb`.
 
-They count rows up to a limit, and how often rules are used.
+The queries count rows up to a limit, and count the schedules that use each rule.
 """
 
 from __future__ import annotations
@@ -235,9 +235,9 @@ def _uses(merged: Mapping[tuple[Any, ...], tuple[str, int]]) -> Iterator[RuleUse
 def _rules(table: sa.Table) -> tuple[Statement, Statement, Statement]:
     """Return three SELECTs for the page of schedules whose keys come after :after.
 
-    The first returns the last key of the page; no row if the page is not full. The others return the rules of a full
-    page (up to the key :last), and of a last page. Their columns are the type, those of `_OF_RULE`, the last key, and
-    the number of schedules that are not paused or ended.
+    The first returns the last key of the page; no row if the page is not full. The second returns the rules of a full
+    page (up to the key :last), the third the rules of the last page. Their columns are the type, those of `_OF_RULE`,
+    the last key, and the number of schedules that are not paused or ended.
     """
     c = table.c
     is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
@@ -275,7 +275,7 @@ class RdbTaskCounts(RdbCounts):
             found = cached(_task_counts, self._table, bands).read(connection, most)
             leased = found.pop(_LEASED)
             no_lease_expired = not leased.more and leased == found[RUNNING]
-            if found["due"].more and no_lease_expired:  # then no due task is running
+            if found["due"].more and no_lease_expired:  # no due task has a lease: all are waiting
                 waiting = found["due"]
             else:
                 waiting = self._waiting(connection, bands, leased, most)

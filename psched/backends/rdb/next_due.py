@@ -61,7 +61,7 @@ class DueTimes:
         return self._due_types is None or not self._due_types <= frozenset(types)
 
     def by_type(self) -> Mapping[str, float]:
-        """Return the seconds until a row of each type is due."""
+        """Return, for each type, the seconds until a row is due."""
         rows = self._database.run(lambda connection, _: self._by_type.rows(connection, {}))
         waits: dict[str, float] = {}
         for type_, due, now in rows:
@@ -106,7 +106,7 @@ class DueTimes:
         """Return the rows of the statement that `_build` returns. Repeats the statement only if it finds a new band."""
         while True:
             bands = self._bands
-            count = 1 << len(bands).bit_length()  # more places than bands, one of them above all bands
+            count = 1 << len(bands).bit_length()  # at least one more than the bands, for ABOVE_ALL_BANDS
             padded = (*bands, *[ABOVE_ALL_BANDS] * (count - len(bands)))
             values: dict[str, Any] = {f"band_{place}": band for place, band in enumerate(padded)}
             if types is not None:
@@ -198,7 +198,7 @@ def _first_of_each_type(dialect: type[Dialect], table: sa.Table) -> sa.Select[An
 def _wait(dues: Iterable[Any], now: int) -> float | None:
     """Return the seconds until the earliest of these due times.
 
-    Ignores values that are not numbers, as SQLite may hold them.
+    Ignores values that are not numbers, which SQLite may hold.
     """
     earliest = min((due for due in dues if isinstance(due, int | float)), default=None)
     return None if earliest is None else max(0.0, (earliest - now) / 1000)

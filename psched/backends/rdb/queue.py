@@ -433,7 +433,7 @@ class QueueStatements:
 
 
 def _long_due(tasks: sa.Table, bands: tuple[int, ...], of_type: bool) -> Statement:
-    """Return a SELECT of due times and keys of the first :limit waiting rows in each band that were due :age ms ago."""
+    """Return a SELECT of due times and keys of the first :limit waiting rows in each band, due for at least :age ms."""
     c, parts = tasks.c, []
     limit = sa.bindparam("limit", type_=sa.Integer, required=True)
     for band in bands:

@@ -58,7 +58,7 @@ from psched.store.ledger import (
 
 _COUNTERS = ("counted", "failed_in_row", "run_ended")
 _AT_ONCE = -1
-"""Stands for the time of the settling statement, as the time when a run ended."""
+"""Given as the time when a run ended: the settling statement then writes its own time."""
 
 
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
@@ -116,7 +116,8 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
             conditions.append(c.options.is_not(None))
         after = () if wanted.after is None else (milliseconds(wanted.after[0]), wanted.after[1])
         others = (wanted.prefix, wanted.owner, wanted.tag)
-        is_ordered = not (wanted.held or wanted.failing) and others == (None, None, None)  # by type and due time
+        # The index by type is also ordered by due time, as the result must be.
+        is_ordered = not (wanted.held or wanted.failing) and others == (None, None, None)
         rows = read_pages(
             self._database, sa.select(*c), c.key, c.due, conditions, after, wanted.page, order, None, is_ordered
         )

@@ -315,7 +315,7 @@ def _leased_table(
     - `size` is the number of bytes of the data as JSON, compressed or not.
     - `due`, one of `columns`, is when the row is due or its lease ends; NULL after the row is finished for good.
     - `ready` is the value of `due` before the last acquire, `claim` the number of that acquire.
-    - `nonce` is the number of the call that inserted the row. `endings` records how its last leases ended.
+    - `nonce` is the number of the call that inserted the row. `endings` records how the row's last leases ended.
     - `holder` is NULL unless the row is leased.
     - `attempts` counts the current lease and earlier leases that were not released. It does not count a lease that
       expired while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`, because no run started under it.

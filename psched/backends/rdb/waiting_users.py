@@ -41,7 +41,7 @@ _WALK = 64
 _STRIDE = 8
 """How many users are read before the next test whether the users found so far may run enough tasks."""
 _SHORT_WALK = 4
-"""How many more users are read even if the window is enough, so that other users get their share. Only every second
+"""How many more users are read even if the window is enough, so that other users get their share. Only every other
 acquire reads these users.
 """
 
@@ -54,7 +54,7 @@ FirstRows = Mapping[str, Mapping[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class WaitingUser:
-    """A user with rows that have been due since `due` (milliseconds).
+    """A user with rows that have been due since `due` (unix milliseconds).
 
     `max_running`: the maximum number of running tasks; None: no limit. `taken`: how many of the `running` tasks this
     acquire took.
@@ -235,8 +235,8 @@ class WaitingUsersQuery:
         If many rows are due, not all of these users are returned. If all due rows are without user, no user is
         returned.
 
-        `enough`: the number of wanted tasks. Once the users found so far may run as many, few other users are read.
-        `seen`: users that had due rows at the last acquire, and need not be found again.
+        `enough`: the number of wanted tasks. Once the users found so far may run that many tasks, few other users are
+        read. `seen`: users that had due rows at the last acquire, and need not be found again.
         """
         first_rows: dict[str, Mapping[Any, Any]] = {}
         is_full = False

@@ -225,7 +225,7 @@ class CompatLeaseStore(SqlStore):
         return [row for row in rows if not insert(connection, self._table, row)]
 
     def _older_keys(self, connection: Connection, present: Sequence[Mapping[str, Any]], uncertain: bool) -> list[str]:
-        """Return the keys that existed before the call, without those that an `uncertain` attempt has inserted."""
+        """Return the keys that existed before the call. `uncertain`: an earlier attempt may have inserted keys."""
         return [row["id"] for row in present if not (uncertain and self._is_written(connection, row))]
 
     def _is_written(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
@@ -376,7 +376,7 @@ class CompatLeaseStore(SqlStore):
         return self._take_sized(connection, connection.execute(self._due_sizes, values).mappings().all(), values)
 
     def _take(self, connection: Connection, keys: Sequence[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Lock the first rows of these keys, as many as `_take_sized` allows. Return those still due."""
+        """Lock the first rows of these keys, as many as `_take_sized` allows. Return the rows that are still due."""
         if len(keys) == values["least"] == 1:
             return self._lock_due.read(connection, keys, values)
         return self._take_sized(connection, self._sizes.read(connection, keys), values)
@@ -384,7 +384,7 @@ class CompatLeaseStore(SqlStore):
     def _take_sized(
         self, connection: Connection, sized: Sequence[RowMapping], values: Mapping[str, Any]
     ) -> Sequence[RowMapping]:
-        """Lock the first rows, as many as :budget has bytes for, but at least :least. Return those still due."""
+        """Lock the first rows, as many as :budget has bytes for, but at least :least. Return the rows still due."""
         count = count_within([row["bytes"] for row in sized], values["budget"], values["least"])
         return self._lock_due.read(connection, [row["id"] for row in sized[:count]], values)
 
@@ -512,9 +512,9 @@ class Fence(NamedTuple):
         return self == Fence.in_row(row)
 
     def lasts(self, row: RowMapping) -> bool:
-        """Return whether the lease has not ended by the clock in `row`.
+        """Return whether the clock in `row` is before the end of the lease.
 
-        Until its end only the holder writes the row.
+        Until this end only the holder writes the row.
         """
         return bool(row["now"] < self.timeout)
 

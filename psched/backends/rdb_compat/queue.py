@@ -280,7 +280,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return nullcontext(True) if self._table_lock is None else self._table_lock.held(connection)
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Return the rows to lease, ordered as by `_due_in_turn`. Of a resource, at most `max_running` rows run."""
+        """Return the rows to lease, in the order of `_due_in_turn`. Of a user's rows, at most `max_running` run."""
         if not self._is_limited:
             return super()._choose(connection, values)
         running: Counter[str] = Counter()
@@ -326,15 +326,15 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         self._cancel = live.values(created_at=0)
         self._force_finish = live.values(retired)
         end = now + bindparam("alive", type_=BigInteger)
-        self._preempt = live.values(timeout=case((c.timeout == end, end + 1), else_=end))  # ensure another fence
+        self._preempt = live.values(timeout=case((c.timeout == end, end + 1), else_=end))  # so that the fence changes
         over = c.timeout <= now - _RETIRED, c.created_at.is_(None)
         self._over = select(c.id).where(*over).order_by(c.timeout).limit(bindparam("limit"))
         self._purge = delete(self._table).where(of_keys, *over)
 
     def _due_in_turn(self, now: ColumnElement[int], is_due: Sequence[ColumnElement[bool]]) -> Select[Any]:
-        """Return the due rows whose resource may run more rows, by weight, then by due time.
+        """Return the due rows of users (`resource`) that may run more rows, by weight, then by due time.
 
-        The weight of a row is its `max_running` (or 1) divided by one more than the running rows of its resource.
+        The weight of a row is its `max_running` (or 1) divided by one more than the number of running rows of its user.
         """
         c = self._table.c
         t = self._table.alias("others")

@@ -116,7 +116,7 @@ def check_text(name: str, text: str | None) -> None:
     if strange is not None:
         raise NotSupportedError(
             f"{name} {text!r} would hang the Ruby workers that may share this table: U+{ord(strange):X} has four bytes "
-            "in UTF-8, and they read characters of up to three bytes; use `type: rdb` or `type: redis`"
+            "in UTF-8, and Ruby workers read at most three; use `type: rdb` or `type: redis`"
         )
 
 

@@ -274,7 +274,7 @@ class SubmitOnAdvance:
 
 
 BYTES_AT_ONCE = 4_000_000
-"""The maximum number of characters of data that one script writes. This blocks the server for about 50 ms."""
+"""The maximum number of characters of data that one script writes. Writing them blocks the server for about 50 ms."""
 
 
 def new_number() -> int:
@@ -348,7 +348,7 @@ class AcquireNumbers:
             return self._last
 
     def unanswered(self, number: int, end: float) -> None:
-        """Remember an acquire whose answer was lost. `end`: when its leases would end."""
+        """Remember an acquire whose answer was lost. `end`: when its leases would end (boottime seconds)."""
         with self._lock:
             before = self._spans[-1] if self._spans else None
             if before is not None and before.last == number - 1:

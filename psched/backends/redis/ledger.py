@@ -52,7 +52,8 @@ class RedisLedger:
             found = self._by_score("entries", wanted.key, *bounds, page, backwards)
             entries = (_entry(wanted.key, entry) for _, entry in found)
             return (read_ledger_row(entry) for entry in entries if entry["trouble"] or not wanted.failed)
-        bounds = _bound(wanted.since, "-inf", "000"), _bound(wanted.until, "+inf", "999")  # microseconds
+        # The scores of settled entries are microseconds.
+        bounds = _bound(wanted.since, "-inf", "000"), _bound(wanted.until, "+inf", "999")
         kinds = [
             self._by_score("settled_entries", trouble, *bounds, page, backwards)
             for trouble in ((1,) if wanted.failed else (0, 1))
@@ -92,7 +93,7 @@ class RedisLedger:
         return found
 
     def _last_entries(self, wanted: Sequence[Definition], before: int) -> Iterator[tuple[Definition, LedgerRow]]:
-        """Yield the last entry of each definition before a time in milliseconds, if there is one."""
+        """Yield, for each definition, its last entry before the time `before` (unix milliseconds), if it has one."""
         examined = dict.fromkeys(wanted, 0)
         while examined:
             left, most = list(examined), max(_EXAMINED // len(examined), 1)

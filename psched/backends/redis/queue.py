@@ -35,7 +35,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
 """The maximum number of rows that one script examines."""
 _AT_ONCE = 5000
-"""The maximum number of tasks that one script submits. This blocks the server for about 50 ms."""
+"""The maximum number of tasks that one script submits. Such a script blocks the server for about 50 ms."""
 _OUTCOME = ("status", "type", "last_error", "result")
 """The fields that the script `outcomes` returns."""
 _PRIORITIES = range(-100, 101)
@@ -100,7 +100,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         until: float,
         error: str | None = None,
     ) -> builtins.list[ScheduleError | None]:
-        """Retire tasks with an error one by one, because each has its own attempts and its own failure to report."""
+        """Retire the tasks together, but one by one if there is an `error`: each has its own attempts and failure."""
         common = [status, _milliseconds(retention), "", "", *NO_FAILURE]
         answers: builtins.list[ScheduleError | None] = []
         if status != TASK_FAILED and error is None:
@@ -117,7 +117,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
     def _retire(
         self, claims: Sequence[Claim], status: TaskStatus, common: Sequence[Argument], error: str | None, until: float
     ) -> builtins.list[ScheduleError | None]:
-        """Retire claims by one script. Few claims have results; the others are sent without results."""
+        """Retire claims by one script. Sends only the leases if no claim has a result and no events are kept."""
         leases = [claim.lease for claim in claims]
         if not self._keeps_endings and all(claim.result is None for claim in claims):
             return self._settle_many("retire_many", status, leases, until, common=[*common, 2])

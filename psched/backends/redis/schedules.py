@@ -54,7 +54,7 @@ from psched.store.ledger import (
 _PAGE = 500
 """The maximum number of rows that one script reads."""
 _AT_ONCE = 500
-"""The maximum number of schedules that one script creates. This blocks the server for about 50 ms."""
+"""The maximum number of schedules that one script creates. Such a script blocks the server for about 50 ms."""
 _RUNNING = "running"
 _REDEFINE = "redefine"
 _FIRST_PAUSE, _LONGEST_PAUSE = 1000, 60_000

@@ -127,7 +127,7 @@ class AsyncDriverConnection:
     dialect: Dialect
 
     async def run_steps(self, steps: Steps[T]) -> T:
-        """Execute the statements of `steps` and return its result, as `run_steps` does."""
+        """Execute the statements of `steps` and return the result of `steps`, as `run_steps` does."""
         try:
             statement = next(steps)
             while True:

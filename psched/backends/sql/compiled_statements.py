@@ -73,7 +73,7 @@ def execute_text(connection: sa.Connection, text: str, parameters: Any = ()) -> 
 
 
 def run_steps(connection: sa.Connection, steps: Steps[T]) -> T:
-    """Execute the statements of `steps` and return its result. `steps` may catch the driver's errors."""
+    """Execute the statements of `steps` and return the result of `steps`, which may catch the driver's errors."""
     try:
         statement = next(steps)
         while True:
@@ -119,7 +119,7 @@ _made: Callable[..., Any] = lru_cache(_CACHED)(_make)
 
 
 def cached_on_class(build: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """Decorate a method that sets attributes. For equal arguments it runs once; later objects get its values."""
+    """Decorate a method that sets attributes. It runs once for equal arguments; later objects get the same values."""
 
     def attributes(kind: type[S], *parts: P.args, **named: P.kwargs) -> dict[str, Any]:
         blank = object.__new__(kind)  # so that no attribute refers to a caller's object
@@ -202,8 +202,9 @@ class Statement:
     def execute_on(self, connection: sa.Connection, keys: Sequence[str], values: Mapping[str, Any]) -> int:
         """Execute the statement on `keys`, at least one, and return the number of changed rows.
 
-        The statement is compiled only for numbers of keys that are powers of two. The last key is repeated until there
-        are as many. Repeated keys cost a server less than one more compiled statement costs a client.
+        The statement is compiled only for numbers of keys that are powers of two. The last key is repeated until the
+        number of keys is a power of two. Repeated keys cost a server less than one more compiled statement costs a
+        client.
         """
         changed: int = execute_text(connection, *self.step_on(connection, keys, values)).rowcount
         return changed
@@ -431,7 +432,7 @@ class BulkInsert:
 
 
 def _same(page: Sequence[GivenRow]) -> GivenRow:
-    """Return the columns, with their values, that are equal in all rows."""
+    """Return the columns whose values are equal in all rows, with these values."""
     count = len(page)
     return {name: value for name, value in page[0].items() if [row.get(name) for row in page].count(value) == count}
 

@@ -225,10 +225,10 @@ class Database:
     ) -> bool:
         """Change `count` rows, then run `steps`, in one transaction.
 
-        Return False, and change nothing, if `change` changes another number of rows.
+        Return False, and change nothing, if `change` changes more or fewer rows.
 
         `change` returns the number of changed rows. Without steps, `change` must be one statement. Then no transaction
-        is opened, and the change stays even if the number is another.
+        is opened, and the change stays even if the number differs.
         """
         if not steps:
             return change() == count

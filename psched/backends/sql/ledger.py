@@ -245,7 +245,7 @@ class SqlLedger:
         return found
 
     def _last_entries(self, wanted: Mapping[Definition, int]) -> Iterator[tuple[Definition, LedgerRow]]:
-        """Yield the last entry of each definition before a time in milliseconds, if there is one.
+        """Yield, for each definition, its last entry before its time in `wanted` (unix milliseconds), if there is one.
 
         Each round sends two statements for all definitions that are left.
         """
@@ -383,7 +383,7 @@ class SqlLedger:
         return done
 
     def _trim_changes(self, connection: sa.Connection, age: int) -> None:
-        """Trim the changes of the next key: keep the last change older than `age` and all later ones.
+        """Trim the changes of the next key: keep the last change older than `age` (in ms) and all later changes.
 
         If that last change records the deletion of the schedule, this change is deleted, too.
         """
@@ -448,7 +448,7 @@ def _parameter(name: str, place: int) -> sa.BindParameter[int]:
 
 
 def _numbered(ledger: sa.Table, place: int, *columns: sa.Column[Any]) -> sa.Select[Any]:
-    """Return a SELECT of `columns` of the entries of one schedule. `place`: its position."""
+    """Return a SELECT of `columns` of the entries of one schedule. `place`: the position of the schedule."""
     c = ledger.c
     number = sa.literal_column(str(place), sa.Integer).label("place")
     return sa.select(number, *columns).where(c.key == sa.bindparam(f"key_{place}", type_=c.key.type))

@@ -84,7 +84,7 @@ _BEGIN = (
 )
 _THEN = "; SET done = ROW_COUNT(); IF done = 1 THEN "
 _END = "; END IF; COMMIT; SELECT done; END"
-"""The text before, between and after two statements that are executed as one; see `joined`."""
+"""The texts before, between and after two statements that are executed as one statement; see `joined`."""
 
 
 _SQL_MODE = "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO', IF(@@sql_mode LIKE '%ANSI_QUOTES%', ',ANSI_QUOTES', '')"

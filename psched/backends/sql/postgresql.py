@@ -50,7 +50,7 @@ _POOLED = Finding(
 _NO_POOLER = Finding(
     "pooler", True, "there is no pooler", warning=True, remedy="remove `pooler:`, so that new rows wake workers"
 )
-"""The findings of `psched doctor`."""
+"""Four findings of `psched doctor` about poolers."""
 
 _REFUSED = (
     "authentication failed for user", "no pg_hba.conf entry", "is not permitted to log in",
@@ -58,7 +58,7 @@ _REFUSED = (
 )  # fmt: skip
 _REFUSED_ROLE = re.compile(r'role ".*" does not exist')
 _TURNED_AWAY = (*_REFUSED, '" does not exist')
-"""Texts of refusals that come before the server asks for a password. Then `refusal` finds no SQLSTATE."""
+"""Texts of refusals that may come before the server asks for a password. In this case `refusal` finds no SQLSTATE."""
 
 _LOGIN_REFUSED = "28P01"
 """The SQLSTATE of a refused login."""
@@ -132,7 +132,7 @@ class PostgreSQLDialect(Dialect):
     duplicate_codes = ("23505",)
     missing_table_codes = ("42P01",)
     existing_codes = ("42P07", "42701", "42710", "23505")
-    """23505: a process found the catalogue's row of another, which created the object at the same time."""
+    """23505: two processes created the same object at the same time, and the catalogue refused the second row."""
 
     @contextmanager
     def init_lock(self, connect: Callable[[], Any]) -> Iterator[None]:

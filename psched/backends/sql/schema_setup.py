@@ -34,7 +34,7 @@ class Schema:
     """The main table of a store, whose columns are checked, and its other tables, all with their indexes."""
 
     _is_shared = True
-    """Whether other programs also create such tables. Then another collation is no failure."""
+    """Whether other programs also create such tables. Then a wrong collation is only a warning."""
 
     def __init__(self, database: Database, table: sa.Table, key: str, maker: str, *others: sa.Table) -> None:
         """`key`: the column of the keys. `maker`: for messages, the program that creates such tables."""
@@ -76,14 +76,15 @@ class Schema:
         """Make the changes that are due. Return an error message if the tables must stay unchanged, else None.
 
         `patient`: the database with long timeouts, for building indexes. The lock needs a session of its own, which a
-        pooler may not have, so it is taken only if there is something to change.
+        pooler may not have, so the lock is taken only if there is something to change.
         """
         changes = partial(patient.run, lambda connection, _: self._changes(connection))
         if not changes():
             return None
         with patient.dialect.init_lock(patient.dedicated):
             for change in changes():
-                # A statement that waits for a lock on the table makes others wait: only an index may wait for an hour.
+                # A statement that waits for a lock on the table makes others wait. So only the building of an index may
+                # wait for an hour.
                 database = patient if change.is_index else self._database
                 log.debug("table=%s %s", change.table, change.sql)
                 try:
@@ -552,7 +553,7 @@ class RecordedSchema(Schema):
         return foreign or self._recreate(self._tables, "no schema is recorded for them")
 
     def _is_foreign(self, table: sa.Table, columns: Collection[str] | None) -> bool:
-        """Return whether a shared table lacks a column that no upgrade adds: psched did not create this table."""
+        """Return whether a shared table lacks a column that no upgrade adds. If so, psched did not create it."""
         if columns is None:
             return False
         return not set(table.c.keys()) <= {*columns, *upgrades.columns_to_come(table.name)}

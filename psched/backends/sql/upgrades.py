@@ -2,7 +2,7 @@
 
 A step adds columns that programs of the previous layout can ignore: a new column allows NULL or has a constant default.
 A step may also have statements, which must be safe to repeat. New tables and indexes need no step: after the steps,
-`psched init` creates those that its own layout has. Except on SQLite, this does not block workers.
+`psched init` creates those that its own layout has. Except on SQLite, such an upgrade does not block workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COMMON = "common"
 
 @dataclass(frozen=True)
 class NewColumn:
-    """A column that a step adds. `make` returns the column. It never changes after the layout is released.
+    """A column that a step adds. `make` returns the column, which never changes after the layout is released.
 
     `kind`: the kind of store, `schedules`, `queue` or `ledger` (the ledger of `rdb_compat`), or `COMMON`. `table`: the
     suffix that makes this table's name from the name of the store's first table (such as `_ledger`; empty for the first
@@ -62,7 +62,9 @@ class UpgradeStatement(NamedTuple):
     table: str
     sql: str
     is_index: bool = False
-    """Whether the statement builds or drops an index. Building may take long, but only on SQLite do others wait."""
+    """Whether the statement builds or drops an index. Building an index may take long, but only on SQLite do workers
+    wait.
+    """
 
 
 def released_hashes(layout: int) -> Collection[str]:
@@ -90,12 +92,12 @@ def changes(
 
 
 def columns_to_come(table: str) -> Collection[str]:
-    """Return the columns of a common table that the steps add."""
+    """Return the columns that the steps add to a common table."""
     return {new.make().name for step in STEPS for new in step.columns if (new.kind, new.table) == (COMMON, table)}
 
 
 def add_column(table: str, column: sa.Column[Any], dialect: sa.Dialect) -> str:
-    """Return the statement that adds a column. No database copies the table for it."""
+    """Return the statement that adds a column. No database copies the table for this statement."""
     quoted = dialect.identifier_preparer.quote(table)
     sa.Table(table, sa.MetaData(), column)
     made = _compiled(CreateColumn(column), dialect)
@@ -105,7 +107,7 @@ def add_column(table: str, column: sa.Column[Any], dialect: sa.Dialect) -> str:
 
 
 def add_index(index: sa.Index, dialect: sa.Dialect) -> str:
-    """Return the statement that builds an index while workers go on. On SQLite they wait for it."""
+    """Return the statement that builds an index while workers go on. On SQLite the workers wait for the statement."""
     made = _compiled(CreateIndex(index), dialect)
     if dialect.name == "postgresql":
         return made.replace("INDEX ", "INDEX CONCURRENTLY ", 1)
