@@ -107,7 +107,7 @@ class Settlement(ABC):
     @property
     def output_problem(self) -> str | None:
         """Return why the output of runs cannot be kept, and the remedy; None if it can be kept."""
-        return "the output of queue tasks cannot be kept; remove keep_output from the type, or run it by a schedule"
+        return "the output of queue tasks cannot be kept; remove keep_output from the type, or use a schedule instead"
 
     def keep_output(self, claim: Claim, output: Output) -> None:
         """Keep the output of the claimed run. Raises NotSupportedError if `output_problem` is not None."""
@@ -132,7 +132,7 @@ class Settlement(ABC):
         return False
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
-        """Return whether the run is no longer wanted at `now` (by the database's clock). If so, settle it."""
+        """Return whether the run is no longer wanted at `now` (by the database's clock). If so, settle the run."""
         return False
 
     def retry(self, claim: Claim, wait: float, error: str | None, max_attempts: int | None, until: float) -> RunOutcome:

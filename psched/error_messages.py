@@ -29,7 +29,7 @@ class InvalidValueError(ValueError):
 def did_you_mean(word: str, known: Iterable[str], more_follows: bool = False) -> str:
     """Return `; did you mean 'x'?` for the known word closest to `word`, ignoring case; '' if no word is close.
 
-    `more_follows`: return ` (did you mean 'x'?)`, for a message that continues after it.
+    `more_follows`: return ` (did you mean 'x'?)`, for a message that continues after this text.
     """
     by_folded = {name.casefold(): name for name in known}
     close = get_close_matches(word.casefold()[:100], by_folded, n=1)

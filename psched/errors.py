@@ -50,7 +50,7 @@ class CancelRequestedError(ScheduleError):
 class IdempotentError(ScheduleError):
     """Mixin for errors which mean that the row is already in the requested state.
 
-    An idempotent client may ignore them.
+    An idempotent client may ignore these errors.
     """
 
 
@@ -97,7 +97,7 @@ RUN_IS_OVER = (PreemptedError, OutcomeUnknownError, NotFoundError, AlreadyFinish
 class ConfigError(Exception):
     """The configuration, a cron expression, a time zone or a name is not valid. The message names the remedy.
 
-    Each argument is one error. The message has a line for each of them, with control characters escaped.
+    Each argument is one error. The message has a line for each error, with control characters escaped.
     """
 
     def __str__(self) -> str:

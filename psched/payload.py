@@ -106,7 +106,7 @@ def encode(data: object, max_size: int = MAX_DATA_SIZE) -> str:
 
 
 def encode_headers(headers: Mapping[str, Any]) -> str | None:
-    """Return the headers of a task as JSON; None for no headers. Raises ValueError if they cannot be stored."""
+    """Return the headers of a task as JSON; None for no headers. Raises ValueError if the headers cannot be stored."""
     given: object = headers
     if not isinstance(given, Mapping):
         raise ValueError(f"headers must be a JSON object (a dict), got {type(given).__name__}")
@@ -122,7 +122,10 @@ def encode_headers(headers: Mapping[str, Any]) -> str | None:
 
 
 def encode_result(result: object) -> str:
-    """Return the result of a task as JSON. Any JSON value is allowed. Raises ValueError if it cannot be stored."""
+    """Return the result of a task as JSON.
+
+    Raises ValueError if the result is not a JSON value, or has more than 65,536 bytes as JSON.
+    """
     text, size = _encode(result, "result")
     if size > MAX_RESULT_SIZE:
         raise ValueError(
@@ -257,7 +260,7 @@ def _too_large(size: object, max_size: int) -> DataTooLargeError:
 
 
 def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
-    """Return the object in `text`, compressed or not. Raises ValueError if it is not the JSON of an object.
+    """Return the object in `text`, compressed or not. Raises ValueError unless `text` is the JSON of an object.
 
     Raises DataTooLargeError for more than `max_size` bytes. Compressed data is expanded only up to that size.
     """

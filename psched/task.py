@@ -301,8 +301,8 @@ class Task:
     def finish(self, result: Any = NO_RESULT) -> None:
         """Settle the run as done. A schedule advances to its next occurrence.
 
-        `result`: a JSON value of at most 65,536 bytes. The statement that finishes the task stores it, and
-        `QueuedTask.result` returns it.
+        `result`: a JSON value of at most 65,536 bytes. The statement that finishes the task stores the result, and
+        `QueuedTask.result` returns the result.
 
         Raises:
             UnstorableResultError: the result is not a JSON value, or too large; nothing was changed.
@@ -403,7 +403,7 @@ class Task:
         self._settle("cancelled", self._settlement.cancel)
 
     def update_data(self, changes: Mapping[str, Any]) -> None:
-        """Merge `changes` into `data`. The next heartbeat or the settlement of the run writes them to the store.
+        """Merge `changes` into `data`. The next heartbeat or the settlement of the run writes the changes to the store.
 
         Raises ValueError for data that is not JSON or is larger than `max_data_size`. Raises NotSupportedError for a
         schedule.
@@ -637,7 +637,7 @@ def release_many(tasks: Sequence[Task]) -> int:
     The tasks get back their due times from before the acquire, as with `Task.release_unstarted`.
 
     A task that another thread is settling or beginning now is skipped. After a driver's error the outcome is unknown,
-    and the caller may call this again for the same tasks.
+    and the caller may repeat the call for the same tasks.
     """
     with locked(tasks) as free:
         left = [task for task in free if task.in_flight and not task.started and not task.cancel_requested]

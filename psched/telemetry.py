@@ -20,7 +20,7 @@ Event = Literal[
 EVENTS: tuple[Event, ...] = get_args(Event)
 
 Listener = Callable[[Event, dict[str, Any]], None]
-"""Called with an event and its fields, in the thread that emits the event. It must be quick and thread-safe."""
+"""Called with an event and its fields, in the thread that emits the event. A listener must be quick and thread-safe."""
 
 _listeners: dict[Event, tuple[Listener, ...]] = {}
 _reported: set[Listener] = set()

@@ -184,7 +184,7 @@ class Source:
         self._prune_at = max(2 * len(left), _MIN_PRUNED)
 
     def _passes_over(self, claim: Claim, now: float) -> bool:
-        """Return whether the run is no longer wanted. If so, settle it. If settling fails, return True, too.
+        """Return whether the run is no longer wanted. If so, settle the run. If settling fails, return True, too.
 
         `now`: the time of the acquire, by the database's clock.
         """

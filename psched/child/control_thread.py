@@ -39,8 +39,9 @@ log = logging.getLogger(__name__)
 _STOPS: dict[int, bool] = {signal.SIGTERM: False, signal.SIGINT: False, signal.SIGQUIT: True}
 """Signals that end the child, each with whether the stop is immediate. The master's orders have the same numbers."""
 _ORPHAN_GRACE = 0.4
+"""Seconds from the death of the master until running handlers are stopped."""
 _ORPHAN_END = 1.7
-"""Seconds from the death of the master until handlers are stopped (grace), and until the process has ended (end)."""
+"""Seconds from the death of the master until the process ends in any case."""
 
 
 class ControlThread(threading.Thread):

@@ -51,8 +51,8 @@ __all__ = [
 ]
 
 CONNECTIONS = 5
-"""The maximum number of idle connections that a client keeps open. It opens another connection
-when all of its open connections are in use.
+"""The maximum number of idle connections that a client keeps open. A client opens another connection when all of its
+open connections are in use.
 """
 
 

@@ -76,13 +76,13 @@ class Wakeup(Protocol):
         """Whether notifications come for rows from every host, and only after the row can be read."""
 
     def listen(self, seconds: float) -> None:
-        """Listen for at most about `seconds`. Earlier notifications may be dropped. This waits for the server."""
+        """Listen for at most about `seconds`. Earlier notifications may be dropped. The call waits for the server."""
 
     def fileno(self) -> int:
         """Return the descriptor that is readable after a notification. Call this only while listening."""
 
     def is_notified(self) -> bool:
-        """Return whether a notification came since the last call, or since `listen`. This never waits.
+        """Return whether a notification came since the last call, or since `listen`. The call never waits.
 
         After a notification, `listen` may have to be called again.
         """
@@ -128,7 +128,7 @@ class LeaseStore(ABC):
     failures: UnreportedFailures | None = None
     """The runs that failed for good and are not reported yet; None if the store keeps none (`rdb_compat`)."""
     knows_holders = True
-    """Whether another process can find and release the leases of a dead process by its holder name."""
+    """Whether a process can find and release the leases of a dead process, by the holder name of the dead process."""
     keeps_types = True
     """Whether the type of a row is a column of the table, so that `types` can restrict an acquire.
 
@@ -202,7 +202,7 @@ class LeaseStore(ABC):
         """Lease up to `limit` due rows for `alive_time` seconds, earliest first.
 
         Return the rows that this call has leased. Rows whose lease has ended are due again. The leases are committed
-        when this returns, and last at least `alive_time` from the start of this call. If the answer was lost, the
+        when the call returns, and last at least `alive_time` from the start of this call. If the answer was lost, the
         leases end with the holder's next acquire; in `rdb_compat`, which does not record holders, they expire.
 
         - `types`: only acquire rows of these types. Raises NotSupportedError unless the store `keeps_types`.
@@ -239,8 +239,8 @@ class LeaseStore(ABC):
     def due_by_type(self) -> Mapping[str, float]:
         """Return the result of `next_due` for each type of schedules, or of tasks that have not ended.
 
-        This is one statement. It reads a few rows of each type, however many rows there are. A store may use this
-        result when it next acquires rows of some types. Raises NotSupportedError unless the store `keeps_types`.
+        One statement reads a few rows of each type, however many rows there are. A store may use this result when it
+        next acquires rows of some types. Raises NotSupportedError unless the store `keeps_types`.
         """
 
     @abstractmethod

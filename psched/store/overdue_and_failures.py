@@ -65,7 +65,7 @@ class OverdueAlerts(Protocol):
     def overdue(self, limit: int) -> list[Overdue]:
         """Return up to `limit` overdue occurrences, whether reported or not.
 
-        Those that are overdue longest come first.
+        The occurrences that have been overdue longest come first.
         """
 
     def unreported(self, limit: int) -> list[Overdue]:

@@ -16,7 +16,7 @@ from psched.histogram import BUCKETS, bucket, percentile
 MINUTE = 60
 HOUR = 3600
 SPANS = (MINUTE, HOUR)
-"""The seconds that a row of each span covers."""
+"""The lengths of the two spans in seconds. Each row counts the runs of one span."""
 MINUTES_KEPT = 2 * 86400.0
 """Seconds for which rows of minutes are kept. Rows of hours are kept for `stats_retention`."""
 OTHER = "other"
@@ -119,7 +119,7 @@ class RunStats(Protocol):
     """The statistics of one table. Methods may be called from any thread and raise the driver's errors."""
 
     def add(self, node: str, counted: Sequence[tuple[RunKind, Sequence[int]]], retention: float) -> None:
-        """Add the sums of runs that ended on a node. This is one statement; each kind occurs once.
+        """Add the sums of runs that ended on a node. The call is one statement. In `counted`, each kind occurs once.
 
         If the answer is lost, the store repeats the statement and recognises its own call, so that nothing counts
         twice. `retention`: how many seconds rows of hours are kept.

@@ -39,8 +39,8 @@ class RowChange(NamedTuple):
     - `wanted`: the row after the change, None to delete the schedule.
     - `redefine(row, time)`: returns the row after the change, given the stored row and the time of the write (unix
       seconds). So workers may run the schedule between the read of `seen` and the write. With `redefine`, only the data
-      of `wanted` is used. It is a pure function, and may be called several times. It changes only the definition, and
-      the times of a row that is not leased.
+      of `wanted` is used. `redefine` is a pure function, and may be called several times. It changes only the
+      definition, and the times of a row that is not leased.
     """
 
     seen: ScheduleRow | UnreadRow | None
@@ -121,7 +121,7 @@ class ScheduleStore(LeaseStore):
 
     @abstractmethod
     def list(self, wanted: ScheduleFilter = ScheduleFilter()) -> Iterator[ScheduleRow]:  # noqa: B008 - frozen
-        """Yield the schedules that match the filter, ordered by due time and key. They are read a page at a time."""
+        """Yield the schedules that match the filter, ordered by due time and key. Rows are read a page at a time."""
 
     @abstractmethod
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:

@@ -71,7 +71,7 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
-        """Yield the tasks that match the filter, ordered by key. They are read a page at a time."""
+        """Yield the tasks that match the filter, ordered by key. Rows are read a page at a time."""
 
     def long_due(self, age: float, limit: int, type: str | None = None) -> builtins.list[TaskRow]:
         """Return up to `limit` waiting tasks that have been due for at least `age` seconds.

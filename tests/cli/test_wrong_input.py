@@ -394,7 +394,7 @@ def test_a_wrong_password_is_reported_without_it(fresh: Commands, server: object
 def test_an_unknown_option_in_the_url_of_a_mysql_is_named(fresh: Commands) -> None:
     fresh.use("mysql://u:p@127.0.0.1:1/d?nosuch=x")
     message = fresh.fault("list")
-    assert "url: PyMySQL does not know one of its options" in message
+    assert "url: PyMySQL does not know an option of the URL" in message
     assert "'nosuch'" in message
 
 

@@ -56,7 +56,7 @@ def test_data_is_compact_and_escapes_no_more_than_it_must() -> None:
         ({("a", "b"): 1}, r"cannot be stored as JSON: the name \('a', 'b'\) in data is not text"),
         (
             {"x": {"y": 10**5000}},
-            r"data\['x'\]\['y'\] is a whole number of about 5001 digits; at most 4300 can be read",
+            r"data\['x'\]\['y'\] is a whole number of about 5001 digits; at most 4300 digits can be read",
         ),
         ({1: "one"}, "cannot be stored as JSON: the name 1 in data is not text"),
         ({"a": [{}, {"b": {None: 1}}]}, r"the name None in data\['a'\]\[1\]\['b'\] is not text"),

@@ -69,7 +69,7 @@ class Tls:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Tls | None:
-        """Read the `tls:` mapping of the configuration. Returns None if it is empty.
+        """Read the `tls:` mapping of the configuration. Returns None for an empty mapping.
 
         Raises:
             ConfigError: a key or a value is wrong, or a file cannot be read.

@@ -21,12 +21,12 @@ from psched.errors import (
 from psched.model import Lease
 
 MOST_CHARACTERS = 160
-"""The maximum length of the text. It is enough for about four leases."""
+"""The maximum number of characters of this text, enough for about four leases of the row."""
 
 RELEASED = "released"
 RETRIED = "retried"
 FINISHED = "finished"
-"""Outcomes. A task can also end as `failed` or `cancelled`."""
+"""The outcome of a lease whose run is done. The outcome of a task can also be `failed` or `cancelled`."""
 
 _ENDED = re.compile(r"(-?\d+):(-?\d+):(\w+);")
 

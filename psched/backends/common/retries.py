@@ -69,8 +69,9 @@ class Retries:
     """Decides whether one call is repeated, and after which pause."""
 
     CONFLICTS = 10
+    """The maximum number of conflicts after which a call without a deadline is repeated."""
     SPAN = 10.0
-    """Limits for a call without a deadline: the number of conflicts, and the seconds that it retries."""
+    """For how many seconds a call without a deadline is repeated."""
     LONGEST = 0.5
     """The longest pause after a lost connection, if there is a deadline. It is short, because the deadline is the end
     of a lease."""

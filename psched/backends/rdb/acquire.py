@@ -34,8 +34,8 @@ ClaimedRow = Sequence[Any]
 """The columns of `LeaseStatements.claimed`. The first column is the key."""
 
 TYPES_AT_ONCE = 8
-"""The maximum number of types that one statement reads separately. It may lock as many rows of each type as the whole
-acquire wants.
+"""The maximum number of types that one statement reads separately. Such a statement may lock as many rows of each type
+as the whole acquire wants.
 """
 
 

@@ -184,7 +184,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             return [None] * len(claims)
         answers: builtins.list[ScheduleError | None] = []
         for claim, answer in zip(claims, found, strict=True):
-            if len(claims) > 1 and isinstance(answer, sa.RowMapping):  # it was refused only because another claim was
+            if len(claims) > 1 and isinstance(answer, sa.RowMapping):  # refused only because another claim was refused
                 answers += self._retire_and_record([claim], status, values, until, uncertain)
             else:
                 answers.append(refused(claim.lease, answer))

@@ -23,8 +23,8 @@ from psched.backends.sql.ledger import limit_columns, option_columns
 from psched.keys import BACKFILL_PREFIX
 
 HAS_ENDED = f"status IN ('{TASK_FAILED}', '{TASK_CANCELLED}')"
-"""SQL condition of the index of failed and cancelled tasks. Finished tasks are not in it, because most ended tasks are
-finished.
+"""SQL condition of the index of failed and cancelled tasks. This index is small, because most ended tasks are finished,
+and so not in the index.
 """
 
 
@@ -54,9 +54,9 @@ def is_no_backfill(schedules: sa.Table) -> sa.ColumnElement[bool]:
 def has_user_and_type(queue: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a row is in the index of users by type.
 
-    It means the same as `has_user`, but its text differs, so that a query by type does not use the index of users. Such
-    a query must get the user's name from a subquery: if the name is a parameter, PostgreSQL knows that it is not empty,
-    and may use the index of users.
+    The condition means the same as the condition of `has_user`, but the text differs, so that a query by type does not
+    use the index of users. Such a query must get the user's name from a subquery: if the name is a parameter,
+    PostgreSQL knows that it is not empty, and may use the index of users.
     """
     return queue.c.user_name != sa.literal_column("''")
 
@@ -94,7 +94,7 @@ def _index(table: sa.Table, suffix: str, columns: Sequence[sa.ColumnElement[Any]
 
 
 def _add_partial_indexes(queue: sa.Table) -> None:
-    """Add partial indexes. They leave out rows that no query needs."""
+    """Add partial indexes. These indexes leave out rows that no query needs."""
     c = queue.c
     _index(queue, "user_due", [c.band, c.user_name, c.due, c.key], "band IS NOT NULL AND user_name > ''")
     _index(queue, "type_user_due", [c.type, c.band, c.user_name, c.due, c.key], "band IS NOT NULL AND user_name <> ''")

@@ -432,7 +432,7 @@ class CompatLeaseStore(SqlStore):
         return Fence.in_row(row) if row is not None and fence.may_be_extended(row) else fence
 
     def _live(self, timeout: ColumnElement[int]) -> Sequence[ColumnElement[bool]]:
-        """Return the conditions under which a row can become due. `timeout`: the column of its timeout."""
+        """Return the conditions under which a row can become due. `timeout`: the column with the row's timeout."""
         return ()
 
     def _write_statements(self) -> None:

@@ -399,7 +399,10 @@ class TableLock:
 
     @contextmanager
     def held(self, connection: Connection) -> Iterator[bool]:
-        """Hold the lock in the `with` block. Yields False if others hold it for too long; then acquire nothing."""
+        """Hold the lock in the `with` block. Yields False if other workers hold the lock too long.
+
+        After False, the caller acquires nothing.
+        """
         obtained = connection.execute(_GET, self._values).scalar() == 1
         if not obtained and not self._missed:
             log.warning(

@@ -124,7 +124,7 @@ def whole_seconds(name: str, seconds: float) -> int:
     """Return seconds, rounded up. Raises ValueError if they do not fit into 32 bits."""
     if not abs(seconds) <= _LAST:
         raise ValueError(
-            f"{name} {seconds!r} does not fit into the 32 bits of this table, which end in 2038; use `type: rdb`"
+            f"{name} {seconds!r} does not fit into the 32 bits of this table (times until 2038); use `type: rdb`"
         )
     return math.ceil(seconds)
 

@@ -1,6 +1,6 @@
 """The connection to a Redis server or cluster: its URL, scripts and retries, and the meaning of redis-py's errors.
 
-No message shows a URL, because it holds a password.
+No message shows a URL, because a URL may hold a password.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class RedisServer:
         return client.get_redis_connection(client.get_node_from_key(key))
 
     def new_connection(self, key: str) -> Any:
-        """Return a new connection to the server that holds `key`. It is not connected yet."""
+        """Return a new connection object for the server that holds `key`. Does not connect yet."""
         pool = self.node(key).connection_pool
         return pool.connection_class(**pool.connection_kwargs)
 
@@ -266,7 +266,8 @@ class RedisServer:
         options = {name: value for name, value in self.location.options.items() if name != "db"}
         if options.pop("connection_class", None) is SSLConnection:
             options["ssl"] = True
-        # The client must not retry: `run` must know which attempts are uncertain. It still follows a slot that moved.
+        # The client must not retry: `run` must know which attempts are uncertain. The client still follows a slot that
+        # moved.
         return _Cluster(self._log_in, retry=Retry(NoBackoff(), 0), require_full_coverage=False, **options)
 
     def _log_in(self, connect: Callable[[], None]) -> None:

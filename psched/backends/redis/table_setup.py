@@ -23,7 +23,7 @@ _OLDEST = (6, 0)
 
 
 class RedisTable:
-    """One table. Its key `meta` holds its kind and layout."""
+    """One table. The key `meta` of a table holds the table's kind and layout."""
 
     def __init__(self, server: RedisServer, name: str, kind: str) -> None:
         """Raises ConfigError unless `name` is a plain identifier."""

@@ -38,7 +38,8 @@ def open_database(
     `long_reads` see `StoreSettings`.
 
     Raises:
-        ConfigError: the URL or an option is wrong. The message never shows the URL, because it holds a password.
+        ConfigError: the URL or an option is wrong. The message never shows the URL, because the URL may hold a
+            password.
     """
     try:
         parsed = make_url(url)

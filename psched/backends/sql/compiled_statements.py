@@ -329,8 +329,10 @@ Values = Callable[[GivenColumns, sa.ColumnElement[int]], GivenColumns]
 """Computes the columns of a row from its given values and the database's clock."""
 
 _MOST_ROWS = 2000
+"""The maximum number of rows of one INSERT."""
 _MOST_CHARACTERS = 500_000
-"""Limits of one INSERT. MariaDB limits the length of a statement, and escaping may double it."""
+"""The maximum number of characters of the values of one INSERT. MariaDB limits the length of a statement, and escaping
+may double this length."""
 
 
 class BulkInsert:

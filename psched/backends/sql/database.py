@@ -288,7 +288,7 @@ class Database:
 
     @property
     def compiler(self) -> SqlAlchemyDialect:
-        """SQLAlchemy's dialect of this database. It knows the server's version after the first connection."""
+        """SQLAlchemy's dialect of this database. The dialect knows the server's version after the first connection."""
         return self._engine.dialect
 
     @contextmanager

@@ -221,7 +221,7 @@ class Dialect:
         return self.code(error.orig) in self.existing_codes
 
     def is_only_offline(self, error: DBAPIError) -> bool:
-        """Return whether `error` says that the server can change the table only while nobody else uses it."""
+        """Return whether `error` says that the server can change the table only while no other client uses it."""
         return self.code(error.orig) in self.offline_codes
 
     @classmethod
@@ -255,7 +255,7 @@ class Dialect:
 
     @classmethod
     def sum_of(cls, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return the sum of a column of integers. It may be returned as a float, which is exact up to 2**53."""
+        """Return the sum of a column of integers. The sum may be returned as a float, which is exact up to 2**53."""
         return func.sum(column)
 
     def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:

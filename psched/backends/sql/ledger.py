@@ -270,7 +270,7 @@ class SqlLedger:
             yield place, read_ledger_row(dict(zip(columns, row, strict=True)))
 
     def _of_each(self, make: _Make, given: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Any]]:
-        """Yield the rows that `make` selects for each element of `given`. They begin with the element's position."""
+        """Yield the rows that `make` selects for each element of `given`. The position of the element comes first."""
         for start in range(0, len(given), _AT_ONCE):
             part = given[start : start + _AT_ONCE]
             count = 1 << (len(part) - 1).bit_length()
@@ -607,7 +607,7 @@ class LedgerWriter:
             connection.execute(self._insert_added, {"new_rows": rows, "nonce": nonce, **change})
 
     def insert_and_record(self, new: sa.Insert) -> sa.Insert:
-        """Return a statement that executes `new` and records the new definitions. Its row count is that of `new`."""
+        """Return a statement that executes `new`, with the row count of `new`, and records the new definitions."""
         added = new.returning(*(self._schedules.c[name] for name in (*self._of_definition, *_OF_TIMES))).cte("added")
         return self._change_of_row(added.c.version, source=added)
 

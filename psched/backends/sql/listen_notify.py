@@ -106,8 +106,8 @@ def send_notification(database: Database, channel: str, content: str) -> None:
 class ListenWakeup:
     """A `Wakeup` by LISTEN, for psycopg 3. It uses libpq's asynchronous commands, so that `stop_listening` never waits.
 
-    Because the table may lack the triggers, it sends itself a notification on another connection. It is `proven` when
-    that notification arrives.
+    Because the table may lack the triggers, a `ListenWakeup` sends itself a notification on another connection. The
+    `ListenWakeup` is `proven` when that notification arrives.
     """
 
     covers_all_hosts = True

@@ -187,7 +187,7 @@ class MySQLDialect(Dialect):
         try:
             connection: Any = pymysql.connect(*arguments, **{**options, "ssl_disabled": True, "defer_connect": True})
         except TypeError as error:  # PyMySQL names the option; no connection was opened yet
-            raise ConfigError(f"url: PyMySQL does not know one of its options: {error}") from error
+            raise ConfigError(f"url: PyMySQL does not know an option of the URL: {error}") from error
         connection.ssl, connection.ctx = True, _unverified_context()
         connection.connect()
         return connection

@@ -194,6 +194,6 @@ def _few(database: Database, keys: sa.Select[Any], after: Sequence[Any], few: in
 
 
 def begins_with(key: sa.Column[Any], prefix: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a key begins with `prefix`. It is a range, so that an index can be used."""
+    """Return the condition that a key begins with `prefix`. The condition is a range, so that an index can be used."""
     last = prefix + "\U0010ffff" * (_LONGEST_KEY - len(prefix))
     return key.between(prefix, last)

@@ -50,7 +50,7 @@ _POOLED = Finding(
 _NO_POOLER = Finding(
     "pooler", True, "there is no pooler", warning=True, remedy="remove `pooler:`, so that new rows wake workers"
 )
-"""Four findings of `psched doctor` about poolers."""
+"""The finding of `psched doctor` if a pooler is configured, but there is none."""
 
 _REFUSED = (
     "authentication failed for user", "no pg_hba.conf entry", "is not permitted to log in",
@@ -136,7 +136,7 @@ class PostgreSQLDialect(Dialect):
 
     @contextmanager
     def init_lock(self, connect: Callable[[], Any]) -> Iterator[None]:
-        """Hold an advisory lock in a transaction. That also works behind a pooler.
+        """Hold an advisory lock in a transaction. Such a lock also works behind a pooler.
 
         Each attempt is a short transaction: building an index waits for all open transactions, so also for one that
         waits for this lock.

@@ -265,7 +265,7 @@ def _no_rows(table: sa.Table) -> Statement:
 def _no_row_of_any(tables: Sequence[sa.Table], dialect: sa.Dialect) -> str:
     """Return a SELECT without rows that fails if one of the tables lacks a column.
 
-    It is not built by SQLAlchemy, which would keep objects for each of 300 columns in every process.
+    The SELECT is not built by SQLAlchemy, which would keep objects for each of 300 columns in every process.
     """
     quote = dialect.identifier_preparer
     parts = []
