@@ -29,7 +29,9 @@ _MOST_COUNTED = 100_000
 
 
 class PlanConflictError(ScheduleError):
-    """A plan was not applied, because schedules were changed after it was made. `keys`: those schedules.
+    """A plan was not applied, because schedules were changed after the plan was made.
+
+    `keys`: the keys of those schedules.
 
     Nothing was changed.
     """
@@ -63,7 +65,7 @@ class Plan:
     - `at`: when the plan was made, in unix seconds by the database's clock.
     - `unchanged`: how many schedules are already as declared.
     - `undeclared`: schedules of `owners` that are not declared, but stay because the plan does not prune.
-    - `others`: how many schedules have other owners or none (counted up to 100,000). These schedules do not change.
+    - `others`: how many schedules have other owners or no owner (counted up to 100,000). These schedules do not change.
     - `rows`: the changes in the form that the store takes; empty for a plan that was read from a file.
     - `database`: the URL of the store without its password, if the caller has named it.
     """
@@ -89,8 +91,8 @@ def plan(
 ) -> Plan:
     """Return the changes that give the store the declared schedules. The store is not changed.
 
-    `prune`: delete the schedules of the owners in `declared` that are not declared. `adopt`: take over schedules with
-    declared keys that belong to another owner, or to none.
+    `prune`: delete the schedules of the owners in `declared` that are not declared. `adopt`: take over schedules that
+    have declared keys, but belong to another owner or have no owner.
 
     Raises:
         ConfigError: a schedule cannot be added, or it exists and belongs to another owner.
@@ -173,7 +175,7 @@ def apply_plan(schedules: ScheduleCollection, found: Plan) -> None:
     """Make all changes of the plan in one transaction (on Redis in one script), or none of them.
 
     Workers may run the schedules at the same time. Raises PlanConflictError if one of the schedules was added or
-    deleted, or its definition was changed, since the plan was made. Raises ScheduleError if the schedules change at
+    deleted, or its definition was changed, after the plan was made. Raises ScheduleError if the schedules change at
     each of 20 tries, ConfigError and ValueError for a schedule that cannot be stored, and NotSupportedError like
     `plan`.
     """
@@ -205,7 +207,7 @@ def apply_declared(schedules: ScheduleCollection, declared: Iterable[DeclaredSch
 
 
 def check_keeps_owners(schedules: ScheduleCollection) -> None:
-    """Raise NotSupportedError if the store keeps no owners, because a plan changes no schedules of other owners."""
+    """Raise NotSupportedError if the store keeps no owners: a plan must not change schedules of other owners."""
     if not schedules.store.keeps_policies:
         raise NotSupportedError(
             "owner: the tables of rdb_compat keep no owners, so a plan cannot know which schedules it may change; "
@@ -246,7 +248,7 @@ def _row_change(
 
 
 def _unread_rows(schedules: ScheduleCollection, found: Plan) -> Sequence[RowChange]:
-    """Return the changes of a plan without reading rows. The store compares their versions."""
+    """Return the changes of a plan without reading rows. The store compares the versions of the rows."""
     seen = {each.key: UnreadRow(each.key, each.version) for each in found.changes if each.version is not None}
     return _row_changes(schedules, found, seen)
 
@@ -275,8 +277,8 @@ def _conflicts(schedules: ScheduleCollection, changed: Sequence[str], found: Pla
     for key in changed[:_NAMED]:
         last = next(reversed(schedules.ledger.changes(key)), None)
         what = "changed" if last is None else {"add": "added", "delete": "deleted"}.get(last.action, "changed")
-        by = "" if last is None else f" {local_time(last.at)} by {last.node} ({last.action})"
-        yield f"{key!r} was {what} since the plan was made{by}"
+        by = "" if last is None else f" ({last.action} at {local_time(last.at)} by {last.node})"
+        yield f"{key!r} was {what} after the plan was made{by}"
     if len(changed) > _NAMED:
         yield f"… and {len(changed) - _NAMED} more"
     yield "nothing was applied; make a new plan"

@@ -39,9 +39,10 @@ _NEAR = 3 * 3600
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """Runs in the next days: how many, and the `first` few. `exact`: False if there are too many to compare one by one.
+    """Runs in the next days: their number, and the `first` few.
 
-    Then all runs of the schedule are counted, not only those that a change gains or loses.
+    `exact`: False if there are too many runs to compare one by one. Then all runs of the schedule are counted, not only
+    those that a change gains or loses.
     """
 
     count: int = 0
@@ -72,7 +73,7 @@ NO_EFFECT = Effect()
 class PlannedCrowdedMinute:
     """A minute in which many runs begin: `starts` with the plan, `before` without it. `time`: the start of the minute.
 
-    `more`: how many more such minutes the next days have.
+    `more`: how many more minutes like this the next days have.
     """
 
     time: int
@@ -140,7 +141,7 @@ class RunTimeComparison:
         return _first(were, removed), _first(become, added)
 
     def _count(self, timing: _Timing) -> int:
-        """Return the number of runs up to `until`. A rule that is not valid has none."""
+        """Return the number of runs up to `until`; 0 if the rule is not valid."""
         listed, last = self._later(timing), self._last_of(timing.delay)
         if listed is None:
             later = rule_occurrences.count(timing.rule, timing.next_time, last, self.dialect)
@@ -178,7 +179,7 @@ class RunTimeComparison:
     def _find_occurrences(self, rule: Rule, after: int, until: int) -> Sequence[int] | None:
         """Return the occurrences after `after` and up to `until`; None for more than `_MOST_LISTED`.
 
-        A rule that is not valid has none.
+        A rule that is not valid has no occurrences.
         """
         if until <= after:
             return ()
@@ -194,16 +195,16 @@ class RunTimeComparison:
     def _warnings(self, before: ScheduleRow | None, after: ScheduleRow | None) -> Iterator[str]:
         if after is None:
             if before is not None and before.status == "running":
-                yield "a run is in progress; it is preempted"
+                yield "would preempt a run that is in progress"
             return
         if after.next_time >= NEVER:
             if before is None or before.next_time < NEVER:
                 yield "would never run: the rule has no occurrence from now on"
         elif after.settled and after.next_run_time <= self.now and not after.is_extra:
-            yield from () if before is not None and before.next_run_time <= self.now else ("would run at once",)
+            yield from () if before is not None and before.next_run_time <= self.now else ("would run immediately",)
 
     def _clock_changes(self, row: ScheduleRow) -> Iterator[str]:
-        """Yield texts about the effects of clock changes in these days on the runs of a row."""
+        """Yield texts about how a clock change between `now` and `until` affects the occurrences of a row."""
         change = _clock_change(row.rule.timezone, int(self.now), int(self.until))
         if change is not None:
             yield from _notes_at(rule_occurrences.plain(row.rule), change, self.dialect)
@@ -211,7 +212,7 @@ class RunTimeComparison:
     def crowded_minutes(
         self, before: Iterable[ScheduleRow], after: Iterable[ScheduleRow]
     ) -> list[PlannedCrowdedMinute]:
-        """Return the minutes in which many runs begin, and more than before.
+        """Return the minutes in which many runs begin, and more than before the change.
 
         At most five, the largest first. Schedules with a `spread` of a minute or more do not count, nor do schedules
         that run each minute or more often.
@@ -289,7 +290,7 @@ def _clock_change(timezone: str, begin: int, end: int) -> int | None:
 
 @lru_cache(4096)
 def _notes_at(rule: Rule, change: int, dialect: CronDialect) -> Sequence[str]:
-    """Return texts about the effects of the clock change at `change` on the occurrences near it."""
+    """Return texts about how the clock change at `change` affects the occurrences near this time."""
     near = cron.occurrences(rule.cron, change - _NEAR, rule.timezone, 100, dialect)
     first_after = next((each for each in near if each.time >= change), None)
     noted = chain((each for each in near if each.time <= change + _NEAR), () if first_after is None else (first_after,))

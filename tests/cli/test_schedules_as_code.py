@@ -44,7 +44,7 @@ def test_a_plan_says_what_changes_and_apply_changes_it(psched: Commands) -> None
     outcome = psched("apply", "--plan", "plan.json")
     code, error = outcome.code, outcome.err
     assert code == 1
-    assert "'invoices' was added since the plan was made" in error
+    assert "'invoices' was added after the plan was made" in error
     assert "nothing was applied" in error
     (psched.folder / "jobs.yml").write_text(_FILE.replace("0 3", "0 4").replace("  rates", "  other"))
     found = psched("plan", "jobs.yml", "--prune", "--json").json

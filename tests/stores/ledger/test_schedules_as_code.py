@@ -107,7 +107,7 @@ def test_of_two_applies_at_once_one_conflicts_and_changes_nothing(store: Schedul
     before = rows_of(store)
     cases = ((two, "a"), (late, "new"), (gone, "b"))
     for stale, key in (*cases, *((as_read_again(stale), key) for stale, key in cases)):
-        with pytest.raises(PlanConflictError, match=rf"'{key}' was \w+ since the plan was made .* by ") as raised:
+        with pytest.raises(PlanConflictError, match=rf"'{key}' was \w+ after the plan was made \(.* by ") as raised:
             apply_plan(second, stale)
         assert raised.value.keys == (key,)
         assert str(raised.value).endswith("; nothing was applied; make a new plan")
