@@ -31,7 +31,7 @@ class TableInsight:
         self._table.check_tables()
 
     def is_unavailable(self, error: Exception) -> bool:
-        """Return whether `error` means that the database is unreachable, overloaded, or refuses psched's user."""
+        """Return whether `error` means that the database is unreachable or overloaded, or refuses psched's user."""
         return self._table.is_unavailable(error) or self._table.is_refused(error)
 
     def counts(self, most: int = MOST) -> Mapping[str, Counted]:
@@ -39,7 +39,7 @@ class TableInsight:
         return self._table.reads.counts(most)
 
     def types(self, limit: int = TYPES, most: int = MOST_OF_TYPE) -> list[TypeCounts]:
-        """Return the row counts of each type; the type that has been due longest comes first.
+        """Return the row counts of each type. The type with the row that has been due longest comes first.
 
         Raises NotSupportedError on `rdb_compat`.
         """
@@ -50,7 +50,7 @@ class TableInsight:
         return self._table.now()
 
     def unrouted(self) -> str | None:
-        """Return the types with due rows that no live worker routes.
+        """Return the types that have due rows, and that no live worker routes.
 
         None if there are no such types, or if no worker is alive.
         """

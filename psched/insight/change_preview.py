@@ -25,8 +25,8 @@ class ChangePreview:
 
     `gained`: starts that only the changed schedule has. `lost`: starts that only the unchanged schedule has. Both are
     from now to `until`, which is in 7 days, or earlier if one of the definitions has more than 5,000 runs in this time.
-    `kept`: the number of runs that stay. `runs_at_once`: whether the change makes the schedule due. A paused schedule
-    is treated as resumed.
+    `kept`: the number of runs that both have. `runs_at_once`: whether the change makes the schedule due. A paused
+    schedule is treated as resumed.
     """
 
     before: ScheduleRow
@@ -39,7 +39,7 @@ class ChangePreview:
 
 
 def change_preview(before: ScheduleRow, after: ScheduleRow, now: float, dialect: CronDialect) -> ChangePreview:
-    """Compare the runs of both rows."""
+    """Return how the runs of `after` differ from the runs of `before`, from `now` on."""
     old, new = (list(islice(_runs(row, now, now + SPAN, dialect), _MOST + 1)) for row in (before, after))
     until = min([now + SPAN, *(times[_MOST - 1] for times in (old, new) if len(times) > _MOST)])
     old_times, new_times = ({time for time in times if time <= until} for times in (old, new))
@@ -55,7 +55,7 @@ def change_preview(before: ScheduleRow, after: ScheduleRow, now: float, dialect:
 
 
 def _runs(row: ScheduleRow, now: float, until: float, dialect: CronDialect) -> Iterator[float]:
-    """Yield the start times of the regular runs up to `until`. Due runs start now.
+    """Yield the start times of the regular runs up to `until`. A run that is already due starts at `now`.
 
     A run in progress, or a run that waits for a retry, is left out, because the change does not affect it.
     """

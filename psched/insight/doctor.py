@@ -35,7 +35,7 @@ Checks = Callable[[Collection], Iterable[Finding]]
 
 
 def configuration_findings(settings: Settings) -> Iterator[Finding]:
-    """Yield findings about the configuration: which file is used, and whether all users may read its `env_file`."""
+    """Yield findings: which configuration file is used, and whether all users of this host may read the `env_file`."""
     yield Finding("config", True, f"{settings.path}:{settings.environment}")
     file = settings.env_file
     if file is not None and file.stat().st_mode & stat.S_IROTH:
@@ -110,15 +110,15 @@ def live_workers(store: LeaseStore) -> Sequence[Node]:
 
 
 def unrouted_types(store: LeaseStore, workers: Sequence[Node]) -> str:
-    """Return the types with due rows that no worker routes."""
+    """Return the types that have due rows, and that no worker routes."""
     due = store.due_by_type()
     return ", ".join(sorted(type_ for type_ in due if not any(worker.types.accepts(type_) for worker in workers)))
 
 
 def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Iterator[Finding]:
-    """Yield findings about the live workers, and about types with due rows that none of them routes.
+    """Yield findings about the live workers, and about types that have due rows, but that no live worker routes.
 
-    `workers`: None if the store does not record workers; then yields nothing.
+    `workers`: None if the store does not record workers; then there are no findings.
     """
     if workers is None:
         return
@@ -135,7 +135,7 @@ def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Itera
 
 
 def hook_findings(section: Section, schedules: ScheduleCollection) -> Iterator[Finding]:
-    """Yield a finding if schedules name hooks as their `on_failure` that the section does not have.
+    """Yield a finding if the `on_failure` of any schedule names a hook that the section does not have.
 
     Reads the rules of all schedules that are not paused: 100,000 schedules take a second.
     """
@@ -158,7 +158,7 @@ def hook_findings(section: Section, schedules: ScheduleCollection) -> Iterator[F
 
 
 def _node_findings(nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield findings about tz databases that differ between live workers and this host, and versions that differ."""
+    """Yield a finding if nodes and this host differ in their tz databases, and another if nodes differ in version."""
     difference = tz_difference(nodes, cron.tz_database())
     if difference is not None:
         yield Finding("nodes", False, difference)
@@ -168,7 +168,7 @@ def _node_findings(nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _overdue_findings(schedules: ScheduleCollection, nodes: Sequence[Node] | None) -> Iterator[Finding]:
-    """Yield a finding for each occurrence that is late by more than `overdue_after` or its own `alert_after`.
+    """Yield a finding for each occurrence that is late by more than `overdue_after` or its schedule's `alert_after`.
 
     `nodes`: the nodes that run; None if they are unknown.
     """

@@ -20,15 +20,15 @@ _EXAMPLES = 3
 _MOST_LISTED = 60
 """Up to this number of occurrences per hour, listing them is cheaper than counting them by arithmetic."""
 _MEASURED = 100
-"""The number of types whose durations are looked up. Types with more starts come first."""
+"""The maximum number of types whose runs' durations are looked up. The types with most starts are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class HourForecast:
     """The forecast of one hour.
 
-    `starts`: the number of runs that start in the hour from `time` (unix seconds). `busy`: the number of busy workers,
-    as the mean over the hour; None if the duration of runs is unknown for every type.
+    `starts`: the number of runs that start in the hour from `time` (unix seconds). `busy`: the mean number of busy
+    workers in the hour; None if the duration of runs is unknown for every type.
     """
 
     time: int
@@ -38,13 +38,15 @@ class HourForecast:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The coming hours. Leaves out runs on request, retries, occurrences that are already late, and paused schedules.
+    """The forecast of the coming hours.
+
+    Leaves out runs on request, retries, occurrences that are already late, and paused schedules.
 
     `schedules`: the number of schedules, without the `uncounted` ones. `unmeasured`: types left out of `busy`, because
     the ledger has no run of them, or 100 types have more starts. `unusable`: how many of `schedules` have a rule that
-    cannot be used. `uncounted`: the number of schedules left
-    out because the time was up; these have the least common rules. `may_skip`: the number of schedules with
-    `overlap: skip`. All their starts are counted, although a start that becomes due during a run is skipped.
+    cannot be used. `uncounted`: the number of schedules left out because the processor time was used up; their rules
+    are the least common. `may_skip`: the number of schedules with `overlap: skip`. All their starts are counted,
+    although a start that becomes due during a run is skipped.
     """
 
     hours: Sequence[HourForecast]
@@ -140,7 +142,7 @@ def starts_per_hour(rule: Rule, delay: float, begin: int, hours: int, dialect: C
 
 
 def short_number(value: float) -> str:
-    """Return a number with at most four characters, such as `12`, `0.3` or `15k`; a dot for 0."""
+    """Return a number as text of at most four characters, such as `12`, `0.3` or `15k`; a dot for 0."""
     if value == 0:
         return "·"
     for unit, size, least in (("M", 1_000_000, 999_500), ("k", 1000, 1000)):  # from 999,500 on, k would be 1000k
@@ -178,9 +180,9 @@ def _summed(
 
 
 def _busy(starts: Sequence[int], seconds: float) -> list[float]:
-    """Return the number of workers that are busy with runs of this length in each hour.
+    """Return the mean number of busy workers in each hour, if each run takes `seconds`.
 
-    All runs are assumed to start at the beginning of their hour.
+    `starts`: the number of runs that start in each hour. All are assumed to start at the beginning of the hour.
     """
     busy = [0.0] * len(starts)
     for hour, count in enumerate(starts):

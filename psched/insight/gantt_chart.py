@@ -16,7 +16,7 @@ MOST_RUNS = 3000
 """The maximum number of ledger entries of each kind in one answer: the last entries, and the last entries with
 `had_trouble`."""
 _LEAST_OUTAGE = 120.0
-"""The shortest outage in seconds: a time in which nothing runs, although something is due."""
+"""The minimum length of an outage, in seconds. In an outage nothing runs, although an occurrence is due."""
 _LEAST_OVERLAP = 0.5
 """Seconds. Shorter overlaps are ignored, because the ledger's times come from several clocks and transactions."""
 
@@ -26,10 +26,10 @@ class TimelineRun:
     """One occurrence, or several occurrences that were skipped together. All times are unix seconds.
 
     The occurrence waited from `due` to `began` (None: no run started), and ended at `ended` (None: it runs or waits
-    now). `began` is the start of the last attempt, so a run with several `attempts` was retried before. `outcome`: as
-    in the ledger; None if it runs or waits. `overlap`: seconds during which another run of the schedule ran. `count`:
-    the number of occurrences; None if there are more than were counted. `is_paused`: whether it was skipped because its
-    schedule was paused.
+    now). `began` is the start of the last attempt, so a run with several `attempts` was first started before `began`.
+    `outcome`: as in the ledger; None if the occurrence runs or waits. `overlap`: seconds during which another run of
+    the schedule ran. `count`: the number of occurrences; None if there are more than were counted. `is_paused`: whether
+    the occurrence was skipped because its schedule was paused.
     """
 
     key: str
@@ -82,7 +82,7 @@ class Timeline:
 def timeline(
     ledger: Ledger, since: float, until: float, now: float, nodes: Sequence[NodeState], waiting: Iterable[ScheduleRow]
 ) -> Timeline:
-    """Return the timeline. `waiting`: schedules that are late or failing now.
+    """Return the timeline from `since` to `until`. `waiting`: schedules that are late or failing now.
 
     If `until` is not now, `waiting` and `nodes` must be empty.
     """

@@ -95,7 +95,7 @@ class Insight:
             part.check_tables()
 
     def is_unavailable(self, error: Exception) -> bool:
-        """Return whether `error` means that a database is unreachable, overloaded, or refuses psched's user."""
+        """Return whether `error` means that a database is unreachable or overloaded, or refuses psched's user."""
         return any(part.is_unavailable(error) for part in self._parts)
 
     @property

@@ -1,4 +1,4 @@
-"""Audits of a page of schedules from the ledger, with the records that the audits used."""
+"""A page of schedules with their audits, made from the ledger, and with the records that the audits used."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ProofPage:
 
     @property
     def is_proved(self) -> bool:
-        """Whether there is a schedule, and no violation in any audit."""
+        """Whether the page has a schedule, and no audit has a violation. An unknown verdict is a violation, too."""
         return bool(self.proofs) and not any(each.verdict.violations for each in self.proofs)
 
     @property
@@ -59,7 +59,7 @@ class ProofPage:
         return hashlib.sha256("".join(f"{each.evidence.sha256}\n" for each in self.proofs).encode()).hexdigest()
 
     def as_object(self) -> dict[str, Any]:
-        """Return the page in its JSON form. Later versions must keep its names and meanings."""
+        """Return the page in its JSON form. Later versions must keep the names in this form, and their meanings."""
         return {
             "format": 1,
             "since": self.since,
@@ -92,7 +92,7 @@ def timed_audits(
 ) -> Iterator[Proof]:
     """Yield the audits of schedules, each of up to `LONGEST_AUDIT` seconds.
 
-    For an audit that would take longer, the verdict is unknown, and there is no evidence.
+    If an audit would take longer, its verdict is unknown, and it has no evidence.
     """
     audits = schedules.audits_with_evidence(keys, since, until, late=late, keep=keep, seconds=LONGEST_AUDIT)
     for key, verdict, evidence in audits:

@@ -35,9 +35,9 @@ _UNKNOWN = Percentiles(None, None, None, None)
 class RunRates:
     """The runs of one type that ended in a window.
 
-    `outcomes`: the number of runs by outcome: finished, retried, released, failed, cancelled, lost. `duration`: how
-    long the runs took. `wait`: how long first attempts waited, from the time when the task or occurrence should run to
-    the start of the attempt.
+    `outcomes`: the number of runs by outcome: finished, retried, released, failed, cancelled, lost. `duration`: the
+    seconds that the runs took. `wait`: the seconds that first attempts waited, from the time when the task or
+    occurrence should run to the start of the attempt.
     """
 
     type: str

@@ -43,7 +43,7 @@ MOST_SIMULATED = 3_000_000
 _LONGEST_SIMULATION = 10
 """The maximum length of a simulation, in years. It is limited because a simulation keeps numbers for each hour."""
 _MEASURED_RUNS = 10
-"""The number of last runs of a schedule that are averaged."""
+"""The number of a schedule's last runs whose durations are averaged."""
 
 _WAITING = 200
 """The maximum number of late schedules in a timeline, and also the maximum number of failing schedules."""
@@ -159,15 +159,15 @@ class ScheduleInsight(TableInsight):
     def history_page(self, key: str, until: int | None = None) -> Page[LedgerRow, int]:
         """Return the last ledger entries of the schedule's occurrences up to `until`, the oldest first.
 
-        `until`: unix seconds; None: all. `after` of the page is the `until` of the previous page. Empty without a
-        ledger.
+        `until`: unix seconds; None: all. `after` of the page is the `until` of the previous page. The page is empty
+        without a ledger.
         """
         check_key(key)
         check_times(until=until)
         return Page(*self._last_entries(key, until))
 
     def _last_entries(self, key: str, until: int | None) -> tuple[Sequence[LedgerRow], int | None]:
-        """Return the last entries up to `until`, and the last occurrence of the entries before them."""
+        """Return the last entries up to `until`, and the `until` of the previous page (None if there is none)."""
         ledger = self._store.ledger
         rows = [] if ledger is None else list(ledger.rows(LedgerFilter(key, until=until, last=_RUNS + 1)))
         if len(rows) <= _RUNS:
@@ -177,7 +177,7 @@ class ScheduleInsight(TableInsight):
         return shown, before.scheduled_time - is_same
 
     def _next_runs(self, row: ScheduleRow) -> list[NextRun]:
-        """Return the next regular runs. Returns none while the schedule is paused or its rule is broken."""
+        """Return the next regular runs; an empty list while the schedule is paused or its rule is broken."""
         if row.paused:
             return []
         rule, regular, dialect = row.rule, row.regular(), self._schedules.cron_dialect
@@ -200,11 +200,11 @@ class ScheduleInsight(TableInsight):
         return change_preview(before, after, self._store.now(), self._schedules.cron_dialect)
 
     def calendars(self) -> Sequence[str]:
-        """Return the names of the calendars that schedules may exclude; none if the store keeps no calendars."""
+        """Return the names of the calendars that schedules may exclude. Empty if the store keeps no calendars."""
         return [] if self._store.calendars is None else [each.name for each in self._schedules.calendars.list()]
 
     def last_runs(self, keys: Sequence[str], last: int = _RUNS) -> Mapping[str, Sequence[LedgerRow]]:
-        """Return the last ledger entries of each of these schedules, the oldest first; none without a ledger."""
+        """Return the last ledger entries of each of these schedules, the oldest first. Empty without a ledger."""
         ledger = self._store.ledger
         return dict.fromkeys(keys, ()) if ledger is None else ledger.last_rows(keys, last)
 
@@ -213,7 +213,7 @@ class ScheduleInsight(TableInsight):
         return self._schedules.audit(since, until, keys=keys)
 
     def verdict(self, key: str, since: int, until: int) -> Verdict:
-        """Return the audit of one schedule from the ledger. If the audit takes more than 20 s, nothing is proved.
+        """Return the audit of one schedule from the ledger. After 20 s, its verdict is unknown.
 
         Raises NotSupportedError if the store keeps no ledger.
         """
@@ -291,8 +291,8 @@ class ScheduleInsight(TableInsight):
     ) -> Iterator[LedgerRow]:
         """Yield ledger entries; see `ScheduleCollection.history`.
 
-        `late`: entries with `had_trouble`, or that started more than `late` seconds late. With `late`, `failed` has no
-        further effect. Raises NotFoundError for a key that no schedule has or had.
+        `late`: only entries with `had_trouble`, and entries whose run started more than `late` seconds late. With
+        `late`, `failed` has no further effect. Raises NotFoundError for a key that no schedule has or had.
         """
         settled = self._schedules.history(key, failed=failed, since=since, until=until, last=last)
         ledger = self._schedules.ledger
@@ -314,7 +314,7 @@ class ScheduleInsight(TableInsight):
     def troubles(self, since: float | None = None, until: float | None = None, last: int = 50) -> Sequence[LedgerRow]:
         """Return the last entries with `had_trouble` that were settled in a range (unix seconds), the oldest first.
 
-        Returns none without a ledger. `overdue` returns the schedules that are late now.
+        Empty without a ledger. `overdue` returns the schedules that are late now.
         """
         ledger = self._store.ledger
         wanted = LedgerFilter(failed=True, since=since, until=until, last=last)
@@ -332,7 +332,7 @@ class ScheduleInsight(TableInsight):
         """Return the first entries settled in a range (unix seconds) that have `had_trouble` or whose run started late.
 
         `late`: the seconds by which a run may start late. The entries are in the order in which they were settled.
-        Returns none without a ledger. `overdue` returns the schedules that are late now.
+        Empty without a ledger. `overdue` returns the schedules that are late now.
         """
         ledger = self._store.ledger
         if ledger is None:
@@ -356,7 +356,8 @@ class ScheduleInsight(TableInsight):
     def forecast(self, hours: int = WEEK) -> Forecast:
         """Return how many runs start in each of the next `hours` full hours, and how many workers they keep busy.
 
-        Reads the rules of all schedules, page by page. 100,000 schedules take a second, so keep the answer.
+        Reads the rules of all schedules, page by page. For 100,000 schedules this takes a second, so callers should
+        store the answer.
         """
         begin = int(self._store.now()) // HOUR * HOUR + HOUR
         return forecast(self._rules(), begin, hours, self._schedules.cron_dialect, self._durations)
@@ -390,7 +391,7 @@ class ScheduleInsight(TableInsight):
         as long as the last runs in the ledger. `outage`: a time in which no worker runs. `late_after`: the seconds by
         which a run may start late. A simulation takes about 20 seconds of processor time for a million occurrences.
         Raises ValueError for more than `most` occurrences, for a range of more than 10 years, for an unusable range or
-        number, and if the ledger has no run.
+        number, and, without `handler_time`, if the ledger has no run.
         """
         _check_simulation(begin, end, workers, handler_time, outage)
         rows = [row for row in self._store.list() if not row.is_backfill]

@@ -63,8 +63,8 @@ class SimulatedHour:
 class SimulatedSchedule:
     """A schedule with late runs, with skipped occurrences, or with occurrences that wait at the end.
 
-    `late`: how many of its `runs` started too late. `worst`: the longest delay of a start, in seconds.
-    `worst_time`: the occurrence of that run (None without a run). `skipped`: numbers of occurrences by reason.
+    `late`: how many of its `runs` started too late. `worst`: the longest delay of a start, in seconds. `worst_time`:
+    the occurrence that started with this delay (None if no run started). `skipped`: numbers of occurrences by reason.
     `waiting`: the number of occurrences that are due at the end and have not started.
     """
 
@@ -95,13 +95,14 @@ class Lateness:
 class Simulation:
     """The events from `begin` to `end` (unix seconds), with this many `workers`.
 
-    `schedules`: the number of simulated schedules, without `paused` and `unusable` ones. `runs`: the runs started
-    before `end`, each by its last attempt. `late`: runs that started more than `late_after` seconds late. `skipped`:
-    numbers of occurrences by reason. `interrupted`: runs that the outage ended. `missed`: occurrences that wait when
-    the outage ends. `caught_up`: the first time after the outage (or after `begin`) when no due occurrence waits; None
-    if not before `end`. `waiting`: see `SimulatedSchedule`. `hours`: each hour of the range. `busiest`: the hour with
-    most work. `affected`: the affected schedules, the worst delays first. `unmeasured`: types of which no run was
-    found; their runs take the mean time of the others.
+    `schedules`: the number of simulated schedules, without `paused` and `unusable` ones. `runs`: the number of runs
+    that were started before `end`; a run that was started again counts once. `late`: the number of runs that started
+    more than `late_after` seconds late. `skipped`: numbers of occurrences by reason. `interrupted`: the number of runs
+    that the outage ended. `missed`: the number of occurrences that wait when the outage ends. `caught_up`: the first
+    time after the outage (or after `begin`) when no due occurrence waits; None if not before `end`. `waiting`: see
+    `SimulatedSchedule`. `hours`: each hour of the range. `busiest`: the hour with most work. `affected`: the affected
+    schedules, the worst delays first. `unmeasured`: types of which no run was found; their runs take the mean time of
+    the runs of other types.
     """
 
     begin: float
@@ -163,7 +164,9 @@ def starts_in(rows: Iterable[ScheduleRow], begin: float, end: float, dialect: Cr
 
 @dataclass(frozen=True, slots=True)
 class HandlerTimes:
-    """How many seconds the runs of schedules take: the mean of a schedule's last runs, or of its type, or of all.
+    """How many seconds the runs of a schedule take: the mean of its last runs.
+
+    For a schedule without known runs: the mean of the runs of its type, or, if its type has none, of all runs.
 
     `unmeasured`: types of which no run was found, among the schedules whose runs were read.
     """
@@ -322,7 +325,8 @@ class _Simulator:
     def _advance(self, place: int, entry: Entry, now: float) -> None:
         """Change the row as the store would when a run is settled at `now`.
 
-        Changes it in place: with a new row for each occurrence, an occurrence takes 20 µs instead of 12 (2026-11-28).
+        The row is changed in place: with a new row for each occurrence, an occurrence takes 20 µs instead of 12 µs
+        (2026-11-28).
         """
         row = self._schedules[place].row
         next_time, due = times_after(row, entry, self._dialect)

@@ -78,7 +78,7 @@ class TaskInsight(TableInsight):
         return self._queue.list(status=status, type=type, user=user, prefix=prefix, late=late, after=after)
 
     def users(self, limit: int = 20, most: int = _MOST_OF_USERS) -> DueUsers:
-        """Return users with due tasks in the order of their turns. Users at their `max_running` are last.
+        """Return users with due tasks, sorted by whose task is acquired next. Users at their `max_running` are last.
 
         Reads up to `most` due tasks of each priority. The answer shows whether other users may have due tasks. Raises
         NotSupportedError on `rdb_compat`.

@@ -27,11 +27,11 @@ _LEAST_STARTS = 10
 """A minute is crowded if it has at least this many starts, and also `_TIMES_MEAN` times the mean."""
 _TIMES_MEAN = 3
 _MOST_TIMES = WEEK * 60
-"""How many starts of one rule are listed. A rule with at least as many starts counts in no crowded minute."""
+"""The maximum number of starts of one rule that are listed. A rule with so many starts counts in no crowded minute."""
 _EXAMPLES = 3
 _NOTES = 8
 _LONGEST_SPREAD = 6 * HOUR
-"""Runs with a longer spread are left out, because they fill no minute."""
+"""Runs with a longer spread (a random delay, in seconds) are left out, because they crowd no minute."""
 SPREADS = (600, 3600)
 """Seconds over which the starts of a crowded minute could be spread."""
 
@@ -73,7 +73,8 @@ class ClockChange:
     `before`, `after`: UTC offsets in seconds.
 
     `schedules`: the number of schedules in these zones. `notes`: the effects on the occurrences of these schedules, the
-    most frequent first. `unexamined`: the number of schedules that the notes leave out because the time was up.
+    most frequent first. `unexamined`: the number of schedules that the notes leave out because the processor time was
+    used up.
     """
 
     time: int

@@ -105,7 +105,7 @@ class CounterBlock:
         return _HEADER + number * _ENTRY + _LABEL
 
     def about_to_fork(self) -> None:
-        """Clear the header of the last child, which has ended. Its counts stay."""
+        """Clear the header of the last child, which has ended. The counts of this child stay."""
         for each in (_Header.PID, _Header.HEARTBEAT, _Header.RUNNING, _Header.IS_READY):
             self.values[each] = 0.0
 
@@ -149,7 +149,7 @@ class CounterFile:
 
     @classmethod
     def create(cls, path: Path, is_upgrade: bool) -> CounterFile:
-        """Make a new file. After an upgrade, continue the old file if its layout is the same. Raises OSError."""
+        """Make a new file, or, in a binary upgrade, continue the old file if its layout is the same. Raises OSError."""
         if is_upgrade:
             with suppress(OSError, CounterFileError):
                 descriptor = _open(path, os.O_RDWR)
@@ -175,7 +175,7 @@ class CounterFile:
     def block(self, name: str, text: str = "") -> CounterBlock | None:
         """Return the block of this name.
 
-        It may have counts of a master that has ended. None if the file cannot be used.
+        The block may have counts of a master that has ended. None if the file cannot be used.
         """
         found = self._blocks.get(name)
         if found is None:
@@ -249,7 +249,7 @@ class CounterFile:
 
 
 class Process(NamedTuple):
-    """The process of a block. `pid`: 0 if there is none. Times are monotonic seconds; 0 if there is none yet.
+    """The process of a block. `pid`: 0 if the block has no process. Times are monotonic seconds; 0: not yet.
 
     `running`: how many runs were in progress at the last heartbeat.
     """
@@ -326,7 +326,7 @@ def _counters(values: memoryview[float], block: memoryview) -> Iterator[tuple[La
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process with this number exists. 0 means no process."""
+    """Return whether a process with this process id exists. 0 stands for no process."""
     if pid <= 0:
         return False
     try:
@@ -345,7 +345,7 @@ def _text(part: memoryview) -> str:
 def _lock(descriptor: int, path: Path) -> None:
     """Keep the masters of a binary upgrade from taking the same block. A master holds the lock for microseconds.
 
-    Raises CounterFileError if another process does not unlock the file soon.
+    Raises CounterFileError if another process holds the lock for more than 0.1 s.
     """
     until = monotonic() + _LONGEST_LOCK
     while True:

@@ -80,7 +80,7 @@ class ChildCounter:
         _add(self._block, STORE, section, operation, seconds=seconds)
 
     def _counter(self, section: str, outcome: str, type_: str) -> int | None:
-        """Return the counter for a kind of run that is not in `_counters`: a new kind, or one that counts as OTHER."""
+        """Return the counter for a kind of run that `_counters` lacks: a new kind, or one that counts as OTHER."""
         known = section, type_
         if known not in self._types and len(self._types) < MOST_TYPES:
             self._types.add(known)
@@ -93,7 +93,7 @@ class ChildCounter:
 
 
 class MasterCounter:
-    """Counts in the master: its children, and how they end."""
+    """Counts the children of the master, and how they end. Used in the master."""
 
     def __init__(self, file: CounterFile, text: str) -> None:
         """`text`: the result of `node_text`, for readers."""

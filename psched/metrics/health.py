@@ -21,7 +21,7 @@ STATES = (ABSENT, STARTING, BUSY, IDLE, FROZEN)
 
 
 class ChildHealth(NamedTuple):
-    """One child. `seconds`: since its last heartbeat, or since its fork if there was none; None while it is absent."""
+    """One child. `seconds`: since its last heartbeat, or, before the first, since its fork; None if it is absent."""
 
     name: str
     pid: int
@@ -31,7 +31,7 @@ class ChildHealth(NamedTuple):
 
 
 class NodeHealth(NamedTuple):
-    """The daemon of a node. `masters` is empty if none runs. `problem`: why its state is unknown."""
+    """The daemon of a node. `masters` is empty if no master runs. `problem`: why the state of the daemon is unknown."""
 
     masters: tuple[int, ...] = ()
     version: str = ""
@@ -87,7 +87,10 @@ def health_of(counters: Counters) -> NodeHealth:
 
 
 def _parsed(text: str) -> tuple[str, str, float]:
-    """Return the arguments of `node_text`. Checks the text, because the daemon's user can write anything there."""
+    """Return the arguments from which `node_text` made this text.
+
+    Checks the text, because the daemon's user can write anything there.
+    """
     try:
         version, tzdata, limit = text.split(" ")
         return version, tzdata, float(limit)

@@ -39,11 +39,11 @@ TROUBLE = "trouble"
 
 _HEARTBEAT = struct.Struct("d")
 _CHUNK = 65536
-_LONGEST = 3000  # less than PIPE_BUF, so that a message is never written in part
+_LONGEST = 3000  # bytes; less than PIPE_BUF, so that a message is never written in part
 
 
 class OwnedDescriptor:
-    """A descriptor in a process whose handlers may close it, or may reuse its number."""
+    """A file descriptor of a process with handlers, which may close the descriptor or reuse its number."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -74,7 +74,7 @@ class ChildPipe:
         return self._messages.is_ours() and self.orders.is_ours()
 
     def send(self, message: str, reason: str = "") -> None:
-        """Send a message without waiting. It is lost if the master is stopped or gone."""
+        """Send a message without waiting. The message is lost if the master is stopped or gone."""
         line = " ".join([message, *reason.split()]).encode()[:_LONGEST] + b"\n"
         with suppress(BlockingIOError, BrokenPipeError):
             if self._messages.is_ours():

@@ -1,4 +1,4 @@
-"""The data that the master gives a child at its fork (`ChildSpec`), and the base class of its work (`ChildRole`)."""
+"""What the master gives a child at its fork (`ChildSpec`), and the base class of a child's work (`ChildRole`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class DeadChild:
     - `error`: the error to record with these tasks.
     - `child`: its name; empty if no other child has the same holder.
     - `claims`: for each of `running`, the number of the acquire (`Lease.claim`).
-    - `is_fetcher`: whether it was a fetching child. Only the next fetching child finds the leases of its rows.
+    - `is_fetcher`: whether it was a fetching child. Only the next fetching child finds the leases that a dead fetching
+      child had.
     """
 
     holder: str
@@ -114,4 +115,4 @@ class ChildRole:
         """
 
     def report_suspects(self) -> None:
-        """Write the started, unsettled tasks into the running table, as suspects for the death of the process."""
+        """Write the started, unsettled tasks into the running table. Each of them may be why the process dies."""

@@ -2,8 +2,8 @@
 
 The master creates one `DispatchSocket` for each configuration that it loads. A handler child creates a pair of
 connected sockets and sends one end over the dispatch socket to the current fetching child. If the fetching child dies,
-its siblings connect to the next one in the same way. A message may contain JSON values and bytes; a tuple arrives as a
-list. Messages are packed by msgspec, which takes a third of the time that JSON takes (2026-11-28).
+its siblings connect to the next fetching child in the same way. A message may contain JSON values and bytes; a tuple
+arrives as a list. Messages are packed by msgspec, which takes a third of the time that JSON takes (2026-11-28).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Connection:
     def receive(self) -> Iterator[Any]:
         """Yield the received messages. Close the connection if the process at the other end is gone.
 
-        Messages that it sent before its end still arrive, even if `send` noticed the end first.
+        Messages that this process sent before its end still arrive, even if `send` noticed the end first.
         """
         while self._is_readable():
             try:
@@ -156,7 +156,10 @@ class DispatchSocket:
     """Both ends of a datagram socket. Handler children send connections; the fetching child receives them."""
 
     def __init__(self, holder: str) -> None:
-        """`holder`: the holder of the leases of all these children. Raises OSError if no descriptors are left."""
+        """`holder`: the holder of the leases of all children that use this socket.
+
+        Raises OSError if no descriptors are left.
+        """
         self.holder = holder
         self._taker, self._sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._taker.setblocking(False)
@@ -178,7 +181,7 @@ class DispatchSocket:
         return Connection(mine)
 
     def accept(self) -> Iterator[tuple[str, Connection]]:
-        """Yield new connections with the names of their children."""
+        """Yield each new connection with the name of the child that made it."""
         while True:
             try:
                 name, descriptors, _, _ = socket.recv_fds(self._taker, _LONGEST_NAME, 1)

@@ -15,7 +15,9 @@ from psched.config import Settings
 RELEASE = 1.5
 """How many seconds a child has after `child_kill_interval` to kill its descendants and release its leases."""
 _KILL_AGAIN = 5.0
-"""If a child still exists this many seconds after SIGKILL (its disk hangs, its tree grows), it is killed again."""
+"""If a child still exists this many seconds after SIGKILL (its disk hangs, or its descendants multiply), it is killed
+again.
+"""
 
 
 class Escalation:

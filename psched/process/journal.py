@@ -44,7 +44,7 @@ def lines(level: int, message: str) -> str:
 def write_error(message: str) -> None:
     """Write each line of the message to standard error.
 
-    If that goes to the journal, give the lines the priority of errors.
+    If standard error goes to the journal, give the lines the priority of errors.
     """
     sys.stderr.write(lines(logging.ERROR, message) if has_stderr() else f"{message}\n")
     sys.stderr.flush()

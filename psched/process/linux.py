@@ -1,4 +1,7 @@
-"""Linux system calls of master and children: death signal, sub-reaper, kill timer. On other systems they do nothing."""
+"""Linux system calls of master and children: death signal, sub-reaper, kill timer.
+
+On other systems these functions do nothing.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Log:
         self._redirect()
 
     def write(self, line: str) -> None:
-        """Append one record. It is lost if the disk is full or gone.
+        """Append one record. The record is lost if the disk is full or gone.
 
         If a handler has closed the descriptor or reused its number, open the file again.
         """

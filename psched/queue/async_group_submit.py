@@ -28,7 +28,7 @@ Waiting = tuple[NewTask, asyncio.Future[bool]]
 
 
 class AsyncGroupSubmit:
-    """Combines the tasks of one event loop into batches. A batch does not wait if no other is being sent."""
+    """Combines the tasks of one event loop into batches. A batch does not wait if no other batch is being sent."""
 
     def __init__(self, store: TaskStore, forget: Callable[[], object]) -> None:
         """`forget`: called when no caller is waiting.

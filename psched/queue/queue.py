@@ -115,8 +115,8 @@ class Queue(PolledTable):
         - `run_at`: when the task runs, in unix seconds; default: now.
         - `user`, `max_running`: at most `max_running` tasks of one `user` run at a time.
         - `priority`: -100 to 100. Of one user's tasks, those with a higher priority run first.
-        - `max_attempts`: the task has failed after this many attempts. Default: the number of its type, else the
-          configured number.
+        - `max_attempts`: after this many attempts, the task has failed for good. Default: the number of its type, else
+          the configured number.
         - `compression`: "gzip" stores the data compressed.
         - `headers`: a JSON object with information about the task, such as a trace id; at most 4,096 bytes. The handler
           sees it as `task.headers`.
@@ -129,7 +129,7 @@ class Queue(PolledTable):
             AlreadyExistsError: a task has this key. It may be a finished task, whose key is kept for `retention_time`.
             ValueError: the key, the data or a number cannot be stored; nothing was written.
             NotSupportedError: this store does not support one of the options, or `connection` is of an unknown kind, or
-                leads to another database or table.
+            leads to another database or table.
         """
         content = {} if data is None else data
         about = {} if headers is None else headers
@@ -285,7 +285,7 @@ class QueuedTask(Generic[R_co]):
         return f"<QueuedTask key={self.key!r}>"
 
     def of_type(self, result_type: ResultType[R]) -> QueuedTask[R]:
-        """Return a reference to the same task whose `result` has this type."""
+        """Return a reference to the same task, with a `result` of this type."""
         return QueuedTask(self._store, self._source, self.key, self._retention, self._results, result_type)
 
     def exists(self) -> bool:
@@ -349,7 +349,7 @@ class QueuedTask(Generic[R_co]):
         return self._results.wait_for(self.key, timeout)
 
     def _returned(self, outcome: TaskOutcome | None) -> R_co:
-        """Return the result, or raise the error that says why there is none."""
+        """Return the result, or raise the error that says why there is no result."""
         if outcome is None:
             raise NotFoundError(self._is_missing())
         if outcome.status in ONGOING:
@@ -467,7 +467,7 @@ def open_queue(
     read_only: bool = False,
     long_reads: bool = False,
 ) -> Queue:
-    """Return the queue that `section` configures. This does not connect yet.
+    """Return the queue that `section` configures. Opens no connection.
 
     `prefetch_time`: seconds of the lease on prefetched tasks (default: `alive_time`). `connections`, `database`,
     `read_only`, `long_reads`: the same as in `StoreSettings`.

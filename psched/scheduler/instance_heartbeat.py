@@ -38,7 +38,8 @@ first of these heartbeats.
 class Instance:
     """An instance, as its heartbeat row describes it.
 
-    `names`: the bound names. `since`: when it started. `expires_at`: when the lease of its row ends.
+    `names`: the bound names. `since`: when it started. `expires_at`: when the lease of its row ends. Both times are
+    unix seconds by the database's clock.
     """
 
     key: str

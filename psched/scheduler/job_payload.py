@@ -72,7 +72,7 @@ def refuse_options(method: str, name: str, given: object) -> None:
 
 
 def _as_keyword(option: str, value: object) -> str:
-    """Return the value as psched takes it, as text. Data is omitted, as it may be long or secret."""
+    """Return the value as text, in the form that psched takes. Data is omitted, as it may be long or secret."""
     if option in _MILLISECONDS and isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value / 1000:g}"
     return "…" if option == "data" else repr(value)

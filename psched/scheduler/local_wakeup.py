@@ -89,6 +89,9 @@ class ThreadWakeup:
             os.close(self._writer)
 
     def signal(self) -> None:
-        """Make the pipe readable. The caller holds the owner's lock, so the pipe cannot be closed at the same time."""
+        """Make the pipe readable.
+
+        The caller holds the lock of `LocalWakeup`, so the pipe cannot be closed at the same time.
+        """
         with suppress(BlockingIOError):  # the pipe is full, so it is readable already
             os.write(self._writer, b".")

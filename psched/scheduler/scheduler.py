@@ -294,7 +294,7 @@ class Scheduler:
 
     @contextmanager
     def _stored(self, name: str | TaskFunction[..., Any]) -> Iterator[Schedule]:
-        """Yield the stored schedule of a registration. The NotFoundError names the registration."""
+        """Yield the stored schedule of a registration. Raises NotFoundError, which names the registration."""
         text = self._name(name)
         with self._stores() as stores:
             try:
@@ -446,9 +446,9 @@ class Scheduler:
     def stop(self, timeout: float | None = None) -> bool:
         """Acquire no more tasks, and wait for running handlers.
 
-        Return False if a handler is running after `timeout` seconds. Such a handler continues in its thread with its
-        lease, and another `stop` waits for it again. A database that does not answer does not delay the stop. If the
-        scheduler is not running, this only closes its connections. A stopped scheduler can be started again.
+        Return False if a handler is still running after `timeout` seconds. Such a handler continues in its thread with
+        its lease, and another `stop` waits for it again. A database that does not answer does not delay the stop. If
+        the scheduler is not running, this only closes its connections. A stopped scheduler can be started again.
 
         Raises:
             ScheduleError: a handler of this scheduler calls this method.
@@ -489,7 +489,7 @@ class Scheduler:
 
     @contextmanager
     def _stores(self) -> Iterator[OpenStores]:
-        """Yield open stores with their tables. Uses the stores of the threads if these are ready.
+        """Yield open stores, with existing tables. If the threads are ready, yield the stores of the threads.
 
         A `stop` does not close the stores until the context ends.
         """

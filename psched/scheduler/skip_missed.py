@@ -35,14 +35,14 @@ class MissedOccurrences:
     instances: InstanceRegistry
     names: Collection[str]
     since: float
-    """When this instance started, by the database's clock."""
+    """When this instance started, in unix seconds by the database's clock."""
     grace: float
     """Seconds. A schedule that is less overdue than this still runs, because a crash or a reload may have delayed it.
     """
     patience: float = PATIENCE
 
     def skip(self, stopping: StopEvent) -> None:
-        """Skip missed occurrences until every name is decided or `stopping` is set. Repeatable.
+        """Skip the missed occurrences of all `names`. End early if `stopping` is set. May be called again.
 
         Raises the driver's errors.
         """
@@ -81,7 +81,7 @@ class MissedOccurrences:
         return self._skip(row, min([self.since, *(other.since for other in with_handler)]))
 
     def _skip(self, row: ScheduleRow, start: float) -> bool:
-        """Move the schedule to its first occurrence at or after `start`."""
+        """Move the schedule to its first occurrence at or after `start`. Return False if this must be tried again."""
         if row.problem is not None:
             return True
         if not row.settled:

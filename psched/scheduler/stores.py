@@ -18,7 +18,9 @@ from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import CONNECTIONS, LeaseStore, TaskStore, holder_name
 
 _OCCURRENCE_LEASE = 3.0
-"""Seconds of lease on an occurrence. If the instance that submits its task dies, the task comes this much later."""
+"""Seconds of lease on an occurrence. If an instance dies before it has submitted the occurrence's task, another
+instance does so when the lease has ended.
+"""
 _TASK_LEASE = 10.0
 """Seconds of lease on a task without retry."""
 STATS_RETENTION = 7 * 86400.0
@@ -116,7 +118,8 @@ def scheduler_settings(
 ) -> Settings:
     """Return the settings of a scheduler. Raises ConfigError.
 
-    `retention`: how many seconds finished tasks are kept. `reports`: further keys of the configuration, or None.
+    `retention`: how many seconds finished tasks are kept. `reports`: further keys of the configuration, with their
+    values.
     """
     stem = table_stem(prefix)
     return from_mapping(

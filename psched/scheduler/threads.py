@@ -53,7 +53,7 @@ _OCCURRENCES_PER_POLL = 20
 
 
 class SchedulerThreads:
-    """The threads can be started once and stopped once. `stop` may be called again, to wait longer."""
+    """The threads of one start of a scheduler, which stops them once. `stop` may be called again, to wait longer."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class SchedulerThreads:
         return threading.current_thread() in self._threads
 
     def stop(self, timeout: float | None, is_exiting: bool = False) -> bool:
-        """Stop the threads. Return False if they run longer than `timeout`.
+        """Stop the threads. Return False if they still run after `timeout` seconds (None: wait without end).
 
         `is_exiting`: do not start a thread that closes everything later.
         """
@@ -234,7 +234,7 @@ class SchedulerThreads:
     def _close(self, end: float | None) -> bool:
         """Stop the periodic threads and close everything.
 
-        If these threads are still running at `end`, close nothing and return False.
+        If these threads are still running at `end` (monotonic), close nothing and return False.
         """
         if self._since is not None and self._instances.thread.ident is None:
             self._instances.unregister()  # otherwise the heartbeat thread does so at its end

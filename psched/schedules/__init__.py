@@ -1,1 +1,1 @@
-"""Schedules: their rules, their occurrences, and the audit of them."""
+"""Schedules: their rules, their occurrences, and their audit."""

@@ -92,7 +92,7 @@ class AuditReader:
     ) -> list[AuditedSchedule]:
         """Audit the first schedules, at least one, for about a second.
 
-        Entries are read page by page, so a schedule may be changed in between. Audit such schedules again.
+        Entries are read page by page, so a schedule may be changed in between. Such a schedule is audited again.
         """
         changes, begun = self._ledger.changes_of(keys), monotonic()
         done: dict[str, AuditedSchedule] = {}

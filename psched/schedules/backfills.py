@@ -184,7 +184,10 @@ class BackfillCollection:
         return self._change(key, number, Schedule.pause)
 
     def resume(self, key: str, number: int | None = None) -> builtins.list[str]:
-        """End the pause. Return the names of the backfills that were paused. Raises like `pause`."""
+        """End the pause of a schedule's backfills, or of one backfill. Return the names of those that were paused.
+
+        Raises like `pause`.
+        """
         return self._change(key, number, Schedule.resume)
 
     def cancel(self, key: str, number: int | None = None) -> builtins.list[str]:
@@ -264,7 +267,7 @@ class BackfillCollection:
         return row, BackfillPlan(key, spans, count(row.rule, spans, self._dialect), total)
 
     def _covered(self, key: str, since: int, until: int, mode: BackfillMode) -> builtins.list[Span]:
-        """Return the time ranges from `since` to `until` that need no run: by the ledger, they ran or were skipped."""
+        """Return the time ranges whose occurrences need no run, because by the ledger they ran or were skipped."""
         ledger = self._ledger
         last: dict[int, LedgerRow] = {}
         skipped: builtins.list[Span] = []

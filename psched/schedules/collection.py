@@ -180,7 +180,7 @@ class ScheduleCollection(PolledTable):
         return rows
 
     def check(self, new: NewSchedule) -> None:
-        """Raise the error that `add_many` would raise for this schedule. Only reads the calendars that it names."""
+        """Raise the error that `add_many` would raise for this schedule. Reads only the calendars that `new` names."""
         checked = new if new.next_time is not None else new._replace(next_time=0)
         for row in new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect):
             pack(row.data, max_size=self.store.max_data_size)
@@ -199,7 +199,7 @@ class ScheduleCollection(PolledTable):
 
         None matches any value. `after`: `next_run_time` and key of the last schedule of the previous page. A paused
         schedule that waits for a run by `run_now` is only listed without `state`. Raises ValueError for a wrong value.
-        Raises NotSupportedError for an owner or tag if the store keeps none.
+        Raises NotSupportedError for an owner or tag if the store keeps no owners and tags.
         """
         for name, text in (("type", type), ("prefix", prefix), ("owner", owner), ("tag", tag)):
             if text is not None:
@@ -455,7 +455,7 @@ def open_schedules(
     read_only: bool = False,
     long_reads: bool = False,
 ) -> ScheduleCollection:
-    """Return the collection that `section` configures. This does not connect yet.
+    """Return the collection that `section` configures. Opens no connection.
 
     `prefetch_time`: the seconds of the lease on prefetched runs (default: `alive_time`). `connections`, `database`,
     `read_only`, `long_reads`: the same as in `StoreSettings`.

@@ -1,4 +1,4 @@
-"""The audit compares the occurrences that a schedule should have run with the ledger. Pure functions.
+"""The audit: compares the ledger with the occurrences that a schedule should have run. Pure functions.
 
 The definition of a schedule (rule and policy) changes over time. A definition applies from its first occurrence on.
 If it is replaced, the next occurrence at that time is the first one to which it no longer applies. While it applies,
@@ -129,7 +129,7 @@ class AuditScope:
 
 
 def audit(records: AuditRecords, scope: AuditScope) -> Verdict:
-    """Compare the occurrences that should have run with the ledger. Reads `records.rows` once."""
+    """Compare the ledger with the occurrences that should have run. Reads `records.rows` once."""
     verdict = Verdict(records.key, known=bool(records.changes) or records.present is not None)
     filled = _Backfilled(judge_backfills(records.parts, scope.since, scope.until, verdict, _dialect_of(records)))
     definitions = _definitions(records, scope, verdict, filled)
@@ -359,7 +359,7 @@ class _Definition:
         return self._runs_so_far() >= most or self.records.known_from > -math.inf
 
     def _end_at_present(self) -> None:
-        """Check the occurrences that are due now, by the schedule's current row if it exists."""
+        """Check the occurrences that are due now, by the schedule's current row (None: the schedule was deleted)."""
         row, now = self.records.present, self.records.now
         end, fresh = self._end_of_due(now), self._end_of_due(now - self.scope.grace)
         if row is None:

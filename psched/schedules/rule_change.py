@@ -13,8 +13,8 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
     """Return `row`, which has a new rule, with its next occurrence at `now` by the new rule.
 
     If the schedule has run as often as the new rule allows, it has ended. A due occurrence stays as it is. An
-    occurrence whose time has come but that waits for its delay gets the new delay; so does any occurrence if the new
-    rule has the same occurrences. Any other occurrence is replaced by the first match of the new rule.
+    occurrence whose time has come, but that waits for its delay, gets the new delay. If both rules have the same
+    occurrences, any occurrence gets the new delay. Any other occurrence is replaced by the first match of the new rule.
     """
     if row.has_run_enough:
         return quick_replace(row, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
@@ -28,7 +28,7 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
 
 
 def with_rule(seen: ScheduleRow, row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row` with times computed from its rule, if that differs from the rule of `seen`."""
+    """Return `row` with times computed from its rule, if this rule differs from the rule of `seen`."""
     if row.rule == seen.rule or not seen.settled:
         return row
     timed = moved(row, seen.rule, now, dialect)

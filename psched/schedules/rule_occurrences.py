@@ -18,7 +18,7 @@ from psched.model import NO_OCCURRENCE, Calendar, Rule
 from psched.schedule_options import WEEKDAYS
 
 _MOST_EXCLUDED = 20_000
-"""If this many days with matches in a row are excluded, the rule is taken to have no further occurrence."""
+"""If the calendars exclude this many matching days in a row, the rule is taken to have no further occurrence."""
 _DAY = timedelta(days=1)
 
 
@@ -120,7 +120,7 @@ def why_not(rule: Rule, time: int) -> str | None:
 def clock_note(rule: Rule, before: int, time: int, dialect: CronDialect) -> str:
     """Return what a clock change does to the occurrence at `time`; often an empty string.
 
-    `before`: the occurrence before it.
+    `before`: the previous occurrence.
     """
     if rule.exclude:  # a clock change on an excluded day has no effect
         last = cron.last_time(rule.cron, before, time - 1, rule.timezone, dialect)

@@ -110,7 +110,7 @@ class Schedule:
             warn_of_step(cron, self._dialect)
 
     def follow(self, calendar: Calendar) -> None:
-        """Replace the calendar in the rule that has the name of `calendar`. An occurrence whose time has come is kept.
+        """In the rule, replace the calendar of the same name by `calendar`. An occurrence whose time has come is kept.
 
         If the schedule no longer exists, nothing happens.
         """

@@ -207,7 +207,7 @@ class ScheduleSettlement(Settlement):
         self.store.ledger.keep_output(claim, output, self._retention)
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """Return the limit, as the base class does.
+        """Return the limit of attempts, like the base class.
 
         Return None for a row that cannot be run, and on `rdb_compat`, which does not count attempts.
         """

@@ -137,7 +137,7 @@ def new_rows(
 
 
 def warn_of_written(rows: Iterable[ScheduleRow], dialect: cron.CronDialect) -> None:
-    """Log what is suspicious about schedules that were just written: they have ended, or a step is excessive."""
+    """Log what is suspicious about new schedules: they have ended, or a step of the cron expression is excessive."""
     for row in rows:
         warn_of_step(row.rule.cron, dialect)
         if row.next_time == NO_OCCURRENCE:
@@ -270,7 +270,7 @@ def _in_milliseconds(values: T, *names: str) -> T:
 
 @lru_cache(4096)
 def warn_of_step(expression: str, dialect: str) -> None:
-    """Warn, once for each expression, if a step is excessive."""
+    """Warn, once for each cron expression, if a step in the expression is excessive."""
     warning = cron.excessive_step(expression, dialect)
     if warning is not None:
         log.warning(warning)

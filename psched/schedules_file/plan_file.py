@@ -25,7 +25,7 @@ _TEXTS = ("key", "type", "cron")
 
 
 def plan_object(plan: Plan) -> dict[str, Any]:
-    """Return the plan as a JSON object. Its names and meanings are stable."""
+    """Return the plan as a JSON object. Later versions must keep the names in this object, and their meanings."""
     runs = cache(_runs_object)  # many schedules gain and lose the same runs
     return {
         "format": FORMAT,

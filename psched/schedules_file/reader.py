@@ -36,8 +36,7 @@ Check = Callable[[NewSchedule], object]
 def read_schedules_file(path: Path, check: Check | None = None) -> DeclaredSchedules:
     """Return the schedules in the file. `check`: called with each schedule, such as `ScheduleCollection.check`.
 
-    Raises ConfigError. For each of the first 20 errors its text has one line, which names the file, the line in the
-    file and the key.
+    Raises ConfigError with a line of text for each of the first 20 errors: the file, the line in the file, and the key.
     """
     return _FileReader(read_document(path), str(path), check).declared()
 
@@ -97,7 +96,7 @@ class _FileReader:
             return ""
 
     def _mapping(self, content: dict[Any, Any], name: str) -> dict[Any, Any]:
-        """Return the mapping below a key, or an empty mapping without the key.
+        """Return the mapping below a key, or an empty mapping if there is no such key.
 
         Without schedules, the file must say `schedules: {}`.
         """

@@ -120,7 +120,10 @@ class BinaryUpgrade:
             self.handoff = None
 
     def start(self, immediate: bool, now: float) -> None:
-        """Start a new master. While it is starting, another call starts none, but can make the upgrade immediate."""
+        """Start a new master.
+
+        While it is starting, another call starts no second one, but can make the upgrade immediate.
+        """
         self.immediate = immediate or (self.active and self.immediate)
         if self.active:
             return

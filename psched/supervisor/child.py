@@ -195,7 +195,7 @@ def _is_dead(pid: int) -> bool:
 
 
 class OomKills:
-    """The out-of-memory kills in this process's control group (version 1 or 2). Outside of Linux none is counted."""
+    """The out-of-memory kills in this process's control group (version 1 or 2). Outside of Linux no kill is counted."""
 
     def __init__(self, proc: Path = Path("/proc/self")) -> None:
         self._file = find_oom_counter(proc)

@@ -1,7 +1,7 @@
 """Lease recovery: releases the leases of dead children. Used in the master and in its recovery child.
 
-Normally the next worker that is forked releases them before it polls. If no worker is forked, the master forks a
-recovery child, which releases the leases and exits.
+Normally the next worker that is forked releases these leases before it polls. If no worker is forked, the master forks
+a recovery child, which releases the leases and exits.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class LeaseRecovery:
         self._unclaimed: list[DeadChild] = []
         self._claimed: tuple[DeadChild, ...] = ()
         self._in_part: list[DeadChild] = []
-        """Dead children whose runs a recovery child releases. Only the fetching child knows their other leases, so the
-        next worker reports them to it."""
+        """Dead children whose runs a recovery child releases. Only the fetching child knows the other leases of these
+        children, so the next worker reports them to the fetching child.
+        """
         self._shared: set[str] = set()
         """The holders that dead children shared with others. Children with another holder do not know these leases."""
         self._child: ChildProcess | None = None
@@ -84,10 +85,10 @@ class LeaseRecovery:
         """Fork a recovery child if necessary.
 
         Call this after the ticks of the slots: if they fork a worker, it releases the leases instead. The leases of a
-        fetching child wait for the next one, because no other process knows which leases these are.
+        fetching child wait for the next fetching child, because no other process knows which leases these are.
 
-        `holders`: those of the living children, and of the next ones. When the last child of an earlier configuration
-        has ended, all leases that are left of their holder are released.
+        `holders`: the holders of the living children, and of the next children. When the last child of an earlier
+        configuration has ended, all leases that are left of their holder are released.
 
         `last`: no more workers will be forked, so there is only one attempt. If it fails, all leases that are left end
         after `alive_time`.

@@ -82,7 +82,7 @@ class MasterStatus:
     def parse(cls, line: str) -> MasterStatus:
         """Parse the line of a pid file.
 
-        Return an empty status if it is invalid: the daemon's user may write anything there.
+        Return an empty status if the line is invalid: the daemon's user may write anything into the file.
         """
         try:
             return _converter.structure(json.loads(line), cls)

@@ -117,7 +117,7 @@ def remove_unused(path: Path) -> None:
 
 
 def read_running(path: Path) -> int | None:
-    """Return the process id of the daemon that holds the lock, or None if none runs. Raises PidFileError."""
+    """Return the process id of the daemon that holds the lock, or None if no daemon runs. Raises PidFileError."""
     return read_report(path)[0]
 
 
@@ -135,7 +135,7 @@ def read_report(path: Path) -> tuple[int | None, str]:
 
 
 def signal_running(path: Path, number: int) -> int | None:
-    """Signal the daemon. Return its process id, or None if none runs. Raises PidFileError and PermissionError."""
+    """Signal the daemon. Return its process id, or None if no daemon runs. Raises PidFileError and PermissionError."""
     with (
         suppress(_EndedError, ProcessLookupError),
         _locked_by_other(path) as descriptor,
@@ -184,7 +184,7 @@ def _explained(path: Path, error: OSError) -> PidFileError:
 
 
 def _lock(descriptor: int, operation: int, patience: float) -> bool:
-    """Try to lock for `patience` seconds, because `read_running` of another process holds the lock for an instant."""
+    """Try to lock for up to `patience` seconds: `read_running` of another process may hold the lock for an instant."""
     for _ in wait_steps(patience, _PAUSE):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
@@ -257,7 +257,7 @@ def _how_to_free(path: Path) -> str:
 
 @contextmanager
 def _checked_daemon(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
-    """Check that the pid in the file is the daemon's. Yield the pid and its pidfd (None if the system has none).
+    """Check that the pid in the file is the daemon's. Yield the pid and its pidfd (None if the system has no pidfds).
 
     A daemon that is starting may not have written its pid yet, or may still run as root, so this waits. Raises
     PidFileError if the pid stays that of another process, _EndedError if the lock becomes free.

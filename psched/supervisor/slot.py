@@ -30,8 +30,9 @@ from psched.supervisor.preload import LoadedConfig
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 60.0
+"""The longest pause between two attempts to start a child, in seconds."""
 _SHORTEST_PAUSE = 0.5
-"""The longest and the shortest pause between two attempts to start a child, in seconds."""
+"""The shortest pause between two attempts to start a child, in seconds."""
 _FETCHER_HEARTBEAT_INTERVAL = 0.5
 _FETCHER_HEARTBEAT_LIMIT = 3.0
 _CRASH_PAUSE = 0.2

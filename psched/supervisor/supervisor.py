@@ -146,7 +146,7 @@ class Supervisor:
             handler()
 
     def handle_term(self) -> None:
-        """Stop gracefully. If the service manager will kill the process, stop at once a few seconds before that."""
+        """Stop gracefully. A few seconds before the service manager would kill the process, stop immediately."""
         if not self._stopping and math.isfinite(self.stop_timeout):
             needed = self.config.settings.child_kill_interval + RELEASE + _RECOVERY
             self._stop_now_at = self.clock() + self.stop_timeout - min(needed, self.stop_timeout / 2)
@@ -156,7 +156,7 @@ class Supervisor:
         self._stop(immediate=True)
 
     def handle_int(self) -> None:
-        """Stop gracefully. If Ctrl-C is pressed again on a terminal, stop at once."""
+        """Stop gracefully. If Ctrl-C is pressed again on a terminal, stop immediately."""
         if self._interrupted and self._on_terminal:
             self._stop(immediate=True)
         else:
@@ -167,7 +167,7 @@ class Supervisor:
         self._begin_reload(immediate=False)
 
     def handle_hup(self) -> None:
-        """Reload at once, unless the signal means that the terminal was closed."""
+        """Begin an immediate reload, unless the signal means that the terminal was closed."""
         if not self._had_terminal or self._on_terminal:
             self._begin_reload(immediate=True)
         elif self._ignores_hup:
@@ -176,7 +176,7 @@ class Supervisor:
             self._stop(immediate=False)
 
     def handle_winch(self) -> None:
-        """Upgrade gracefully, unless the signal means that the terminal was resized."""
+        """Begin a graceful binary upgrade, unless the signal means that the terminal was resized."""
         if not self._on_terminal:
             self._begin_upgrade(immediate=False)
         else:
@@ -303,7 +303,7 @@ class Supervisor:
         return tuple(spec.name for spec in specs if spec is not None and spec.dispatch is self._dispatch)
 
     def _holders(self) -> set[str]:
-        """Return the holders of the living children, and of the next ones."""
+        """Return the holders of the living children, and of the next children."""
         specs = [slot.living for slot in self._slots.values()]
         current = [] if self._dispatch is None else [self._dispatch.holder]
         return {*current, *(spec.holder for spec in specs if spec is not None)}

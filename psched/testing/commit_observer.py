@@ -40,7 +40,7 @@ _READS = frozenset(
 """First words of statements that commit nothing in autocommit mode."""
 
 _Commits = Callable[..., str | None]
-"""Takes the arguments of a driver's method. Returns what `_commit_of` returns for its statement."""
+"""Takes the arguments of a driver's method. Returns what `_commit_of` returns for the statement among them."""
 
 
 def observe(observer: Observer) -> None:

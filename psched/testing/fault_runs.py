@@ -305,7 +305,7 @@ class FaultTest:
 
 
 def _random_plan(seed: int, commits: Sequence[int]) -> list[Fault | None]:
-    """Return two to four faults for runs like the clean ones. Equal arguments give equal faults."""
+    """Return two to four faults for runs with these numbers of commits. Equal arguments give equal faults."""
     chance = random.Random(seed)
     plan: list[Fault | None] = []
     for _ in range(chance.randint(2, 4)):

@@ -81,7 +81,7 @@ class FaultyProcess:
     def wait(self, seconds: float, unless_asleep: bool = False) -> bool | None:
         """Wait until the process has ended or stopped itself. Return whether it is stopped; None if it still runs.
 
-        `unless_asleep`: also return None if it has slept for some time, as a process does that waits for a lock.
+        `unless_asleep`: also return None if the process has slept for some time, as it does while it waits for a lock.
         """
         end = time.monotonic() + seconds
         sleep = _Sleep()

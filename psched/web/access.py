@@ -22,10 +22,9 @@ from psched.errors import ConfigError
 ACTIONS: Final = ("run-now", "pause", "resume", "modify", "retry", "cancel", "delete")
 """The possible actions of visitors: the first four on schedules, the others on tasks."""
 FULL: Final = "PSCHED_WEB_AUTH"
+"""The environment variable with `user:password` (Basic authentication) for users who may act."""
 READ_ONLY: Final = "PSCHED_WEB_READ_AUTH"
-"""Environment variables with `user:password` for Basic authentication: FULL for users who may act, READ_ONLY for users
-who may only look.
-"""
+"""The environment variable with `user:password` (Basic authentication) for users who may only look."""
 _LONGEST_USER = 100
 _OF_PROXIES: Final = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
 """Headers that only proxies send, besides those that begin with `x-forwarded`."""
@@ -138,7 +137,7 @@ class Gate:
     def _trace_of_proxy(self, request: Request) -> str | None:
         """Return what shows that a proxy sent this request: its headers, its version of HTTP, or another site's name.
 
-        A proxy on this host has a local address, and many proxies replace the name in `Host` by the one to which they
+        A proxy on this host has a local address, and many proxies replace the name in `Host` by the name to which they
         connect.
         """
         headers = request.headers

@@ -59,7 +59,7 @@ def harmless(value: Any) -> Any:
 
 
 def masked(value: Any) -> Any:
-    """Return JSON in which the values of members with names like secrets are masked, at any depth."""
+    """Return JSON in which the values of members are masked, at any depth, if their names suggest secrets."""
     if isinstance(value, Mapping):
         return {name: MASK if _SECRET.search(str(name)) else masked(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

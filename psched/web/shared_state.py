@@ -64,7 +64,7 @@ class SharedState:
         self._asking: dict[Hashable, threading.Lock] = {}
         """The queries that threads are executing now. Other threads that need the same result wait for the lock."""
         self._changes = 0
-        """How many times all answers were forgotten. An answer that was requested before the last of these times is not
+        """How often all answers were forgotten. An answer that was requested before answers were last forgotten is not
         kept.
         """
 

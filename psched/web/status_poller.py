@@ -41,7 +41,9 @@ _MOST_OVERDUE = 50
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of the database at `taken` (unix seconds on its clock). If `mark` changes, pages must be fetched again.
+    """The state of the database at `taken` (unix seconds, database's clock).
+
+    If `mark` changes, pages must be fetched again.
 
     `overdue`: the first late schedules by time. `overdue_count` shows whether there are more.
     """

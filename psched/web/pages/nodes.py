@@ -1,4 +1,4 @@
-"""The page Nodes: the workers of all hosts. And the page Doctor: the findings of `psched doctor`."""
+"""The page Nodes (the workers of all hosts) and the page Doctor (the findings of `psched doctor`)."""
 
 from __future__ import annotations
 

@@ -133,7 +133,10 @@ def _types(table: TaskInsight) -> Sequence[OfType]:
 
 
 def _users(table: TaskInsight) -> DueUsers:
-    """Return the users with due tasks and their turns. Return no users if no due task that was read has a user."""
+    """Return the users with due tasks, sorted by whose task is acquired next.
+
+    Return no users if no due task that was read has a user.
+    """
     try:
         found = table.users()
     except NotSupportedError:

@@ -180,7 +180,7 @@ def _ended(run: TimelineRun, until: float) -> float:
 
 
 def _spans(run: TimelineRun, until: float) -> list[Span]:
-    """Return the parts of a run as bars. Where bars overlap, the later one is drawn on top."""
+    """Return the parts of a run as bars. Where bars overlap, the last of them is drawn on top."""
     title = partial(_title, run, until)
     ended = _ended(run, until)
     if run.outcome == SKIPPED:
