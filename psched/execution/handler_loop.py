@@ -136,6 +136,7 @@ class HandlerLoop:
             if len(self._waiting) > 1 and now > planned + TOO_LONG:
                 self._release_excess(poller)
                 planned = self._clock()
+                continue  # no task may be left: another thread releases tasks that wait behind a long run
             task = self._waiting[0]
             poller.settle_before(now, task.type)
             now = self._run(poller, task)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from psched.execution.batch_size import TOO_LONG, AdaptiveBatchSizer
 from psched.execution.handler_loop import TURN, give_back
 from psched.execution.settlement_buffer import LONGEST
 from psched.model import NewTask
@@ -64,6 +65,23 @@ def test_other_lanes_have_their_turn_however_much_is_due(child: Child) -> None:
 
     child.serve(*(f"takes.{n}" for n in range(55)))
     assert child.ending.parts == [20]
+
+
+def test_a_child_goes_on_after_a_long_run_behind_which_all_tasks_were_released(child: Child) -> None:
+    began: list[str] = []
+
+    @child.app.task("takes")
+    def takes(task: Task) -> None:
+        began.append(task.key)
+        child.time += 2 * TOO_LONG
+        child.runner.release_waiting(at_once=False)
+
+    child.poller.prefetch = AdaptiveBatchSizer()
+    child.store.submit([NewTask(key, "takes", run_at=1) for key in ("a", "b", "c")])
+    child.runner.queue(child.source.poll_multi(3, ahead=True))
+    child.runner._run_waiting(child.poller)
+    assert began == ["a"]
+    assert keys_in(child.store, status="waiting") == ["b", "c"]
 
 
 @pytest.mark.parametrize("seconds", [None, LONGEST * 2])
