@@ -114,7 +114,10 @@ def _coloured(of_day: Mapping[int, float], highest: float, width: int) -> Iterat
 
 def _write_notes(found: Forecast) -> None:
     if found.unusable:
-        click.echo(f"{found.unusable} schedules have a rule that cannot be used: psched list --state broken", err=True)
+        click.echo(
+            f"{found.unusable} schedules have a rule that cannot be used; list them with: psched list --state broken",
+            err=True,
+        )
     if found.may_skip:
         have = "1 schedule has" if found.may_skip == 1 else f"{found.may_skip:,} schedules have"
         note = "runs that become due during the previous run are also counted, although they are skipped"

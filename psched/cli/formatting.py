@@ -137,9 +137,9 @@ def json_lines(values: Iterable[Any]) -> Iterator[str]:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass with plain values.
+    """Return the fields of a dataclass by name.
 
-    This is four times as fast as `asdict`, which copies deeply.
+    The values are not copied. This is four times as fast as `asdict`, which copies deeply.
     """
     return {each.name: getattr(value, each.name) for each in fields(value)}
 

@@ -53,7 +53,7 @@ _COMMANDS = {
 class LazyCommands(UserDict[str, Any]):
     """The commands of a group by their names. A value `module:name` is imported when it is first read.
 
-    Importing the modules of all commands takes twice as long as importing those of one command.
+    Importing the modules of all commands takes twice as long as importing only the modules of one command.
     """
 
     def __getitem__(self, name: str) -> click.Command:

@@ -340,7 +340,7 @@ PLACE = _Parsed("place", _place)
 
 
 class LimitedRows(Generic[T]):
-    """The first `limit` of `rows` (None: all). `place` returns the text for --after that names a row."""
+    """The first `limit` of `rows` (None: all). `place` returns, for a row, the text that follows --after."""
 
     def __init__(self, rows: Iterable[T], limit: int | None, place: Callable[[T], str]) -> None:
         self._rows = rows

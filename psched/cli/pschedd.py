@@ -1,6 +1,6 @@
 """pschedd: the daemon's commands.
 
-`start` and `run` become the master. The others send signals to the running master.
+`start` and `run` become the master. The other commands send signals to the running master.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ class Invocation(Chosen):
         return self.configured_path("pid_file") if self.pid_file is None else self.pid_file
 
     def pid_path(self) -> Path:
-        """Return the pid file of the running daemon. Raises PidFileError if a daemon of another configuration holds it.
+        """Return the pid file of the running daemon.
+
+        Raises PidFileError if a daemon of another configuration holds the file.
 
         With --pid-file, the configuration need not be readable, and the daemon may use any configuration.
         """

@@ -66,7 +66,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--spread",
             type=seconds(0, LONGEST_SPREAD, none=True),
-            help="Delay each schedule by 0 to SEC seconds, computed from its key; at most 7 days.",
+            help="Delay each run by a fixed time from 0 to SEC seconds, computed from the key; SEC is at most 7 days.",
         ),
         click.option(
             "--exclude",

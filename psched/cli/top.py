@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _SLOW = 3.0
-"""Seconds without an answer after which the screen reports it."""
+"""If the database does not answer for this many seconds, the screen says so."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OTHERS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 

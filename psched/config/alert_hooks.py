@@ -40,7 +40,7 @@ NO_HOOK = Hook()
 
 
 def hook(value: Any) -> Hook:
-    """Accept a URL, a command as a list of arguments (run without a shell), or a mapping with one of these."""
+    """Accept a URL, a command as a list of arguments (run without a shell), or a mapping with url or command."""
     if isinstance(value, Hook):
         return value
     if isinstance(value, str):

@@ -195,7 +195,7 @@ def _read(path: Path, how: str = "", example: str = "") -> str:
 
 
 def _remedy(text: str, error: yaml.MarkedYAMLError) -> str | None:
-    """Return a message with the remedy for a character that cannot begin a value. YAML's own message has none."""
+    """Return a message with the remedy for a character that cannot begin a value, as YAML's own message has none."""
     mark, problem = error.problem_mark, error.problem or ""
     if mark is None or not (error.context == "while scanning an alias" or "start any token" in problem):
         return None

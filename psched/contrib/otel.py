@@ -5,8 +5,8 @@ span `process {type}`, linked to the span of the submit. The span of the run has
 transaction that ends the run. The run of a schedule begins a new trace.
 
 `telemetry: otel` in the configuration attaches the listeners. A program without a configuration calls `instrument`. The
-spans go to the provider that the program has set. If the application of a worker sets no provider, the worker makes one
-from the variables OTEL_* after the fork, and sends the remaining spans when it ends.
+spans go to the provider that the program has set. If the application of a worker sets no provider, the worker makes a
+provider from the variables OTEL_* after the fork, and sends the remaining spans when the worker ends.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Moment:
     wall: int
 
     def following(self, zone: ZoneInfo, after: int) -> int | None:
-        """Return the instant of the wall time in `zone`; None if it is not after `after`."""
+        """Return the instant of the wall time in `zone`; None if this instant is not after `after`."""
         instant = self.instant(zone)
         return instant if instant > after else None
 
@@ -68,7 +68,7 @@ class Moment:
 
 
 def read(text: str) -> Interval | Moment | None:
-    """Parse `text` (in lower case). Return None for other expressions. Raises TimetableSyntaxError."""
+    """Parse `@every …` or `@at …`, in lower case. Return None for any other text. Raises TimetableSyntaxError."""
     word = text.split(maxsplit=1)[:1]
     if word == ["@every"]:
         return _interval(text)

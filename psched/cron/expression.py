@@ -149,9 +149,9 @@ class DayRule:
     weekdays: frozenset[int]
     """Matching weekdays; Sunday is 0."""
     nth_weekdays: frozenset[tuple[int, int]]
-    """Weekdays with their number in the month; -1 means the last one."""
+    """Weekdays with their number in the month; -1 is the last such weekday of the month."""
     needs_both: bool
-    """Whether both fields must match. If not, one match is enough."""
+    """Whether both fields must match. If not, a match of one field is enough."""
     ignores_weekday: bool
 
     def fits_day(self, day: int, length: int) -> bool:
@@ -234,7 +234,9 @@ def parse(cron: str, dialect: CronDialect) -> Timetable:
     """Parse an expression; cached. Raises ConfigError with the field, the expected value and the remedy."""
     check_dialect(dialect)
     if len(cron) > MAX_LENGTH:
-        raise ConfigError(f"cron {cron[:40]!r}… has {len(cron)} characters; {MAX_LENGTH} at most, use ranges and steps")
+        raise ConfigError(
+            f"cron {cron[:40]!r}… has {len(cron)} characters; write at most {MAX_LENGTH}, with ranges and steps"
+        )
     try:
         special = every_and_at.read(cron.strip(" \t\r\n").lower())
         return _read(_split(cron), dialect) if special is None else special

@@ -1,6 +1,7 @@
 """Occurrences of a cron expression in a time zone: next, last, count and preview, with clock changes.
 
-When a clock is put forward, some wall times do not exist: they are in a *gap*. When it is put back, some occur twice.
+When a clock is put forward, some wall times do not exist: they are in a *gap*. When a clock is put back, some wall
+times occur twice.
 
 - A *once* expression (`Expression.once`) runs once for each matching wall time, as in Debian's cron(8). A time that
   occurs twice runs at its first pass. A time in a gap runs at the end of the gap, or not at all if the gap is 3 h or
@@ -108,7 +109,7 @@ def matches(cron: str, after: int, until: int, timezone: str, dialect: CronDiale
 
 @lru_cache(_CACHED)
 def _steady_offset(zone: ZoneInfo, first: int, last: int) -> int | None:
-    """Return the UTC offset from day `first` to day `last` (days since 1970); None if it changes."""
+    """Return the UTC offset from day `first` to day `last` (days since 1970); None if the offset changes."""
     if not EARLIEST // DAY < first <= last < LATEST // DAY:
         return None
     offsets = {offset_at(zone, day * DAY) for day in range(first, last + 2)}
@@ -138,7 +139,7 @@ def next_match(cron: str, after: int, timezone: str, dialect: CronDialect, limit
 
 
 def following(timetable: Timetable, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Return the first match after `after`, or None if it is after `limit`."""
+    """Return the first match after `after`, or None if that match is after `limit`."""
     after = max(after, EARLIEST - 1)
     if after >= limit:
         return None
@@ -307,7 +308,7 @@ def occurrences(cron: str, at: int, timezone: str, n: int, dialect: CronDialect 
 
 
 def note_of(timetable: Timetable, zone: ZoneInfo, before: int, time: int) -> str:
-    """Return what a clock change does to the match at `time`; often an empty string. `before`: the match before it."""
+    """Return what a clock change does to the match at `time`; often an empty string. `before`: the previous match."""
     if isinstance(timetable, Interval):
         return ""
     if isinstance(timetable, Moment):

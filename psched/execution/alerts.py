@@ -52,7 +52,7 @@ class AlertThread(threading.Thread):
     """Calls `check` every `interval` seconds until closed. Errors are logged and do not end the thread."""
 
     def __init__(self, name: str, event: str, hook: Hook, interval: float, outbox: EventOutbox | None = None) -> None:
-        """`name`: begins the log line of an error. `event`: late, failed or recovered. `outbox`: takes these events."""
+        """`name`: begins the log line of an error. `event`: late, failed or recovered. `outbox`: gets the events."""
         super().__init__(name=name, daemon=True)
         self._event = event
         self._hook = hook
@@ -68,7 +68,7 @@ class AlertThread(threading.Thread):
     def check(self) -> bool:
         """Report the events that no node has reported yet.
 
-        Return True if there may be more to report; the thread then calls this again without waiting.
+        Return True if there may be more to report; the thread then calls `check` again without waiting.
         """
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ have to wait in any case.
 _UNKNOWN = 0.2
 """How many seconds the very first run is expected to take."""
 TOO_LONG = 0.5
-"""Seconds. If a task would wait longer than this for the tasks before it, it is released."""
+"""Seconds. If a task would wait longer than this for the tasks before it, the task is released."""
 _LARGEST = 500
 _FIRST = 32
 """The maximum number of rows in the first batch after a pause, so that all children share rows which become due

@@ -60,7 +60,7 @@ few events are lost before somebody corrects the configuration.
 """
 
 Send = Callable[[str, dict[str, object]], None]
-"""Takes the id of an event and the event, and sends it.
+"""Takes the id of an event and the event, and sends the event.
 
 Raises InterruptedError if this node must stop sending, and the errors of the receiver.
 """
@@ -154,7 +154,7 @@ class EventThread(threading.Thread):
     def _mark(self) -> Watermark:
         """Return the watermark of the receiver.
 
-        If it is missing, create it at the current time, so that earlier runs are not sent.
+        If the watermark is missing, create it with the current time, so that earlier runs are not sent.
         """
         while True:
             for mark in self._marks.page("events", "", 1000):
@@ -251,7 +251,10 @@ class OutboxEvents:
         return len(pending) == _PAGE
 
     def _message(self, pending: PendingEvent) -> tuple[str, dict[str, object]] | None:
-        """Return the id and the event to send; None if its kind is no longer configured, or if the event is damaged."""
+        """Return the id and the event to send.
+
+        Return None if events of this kind are no longer configured, or if the event is damaged.
+        """
         try:
             return outbox_event(pending, self._table) if pending.facts["event"] in self._kinds else None
         except (KeyError, TypeError):

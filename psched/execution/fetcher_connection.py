@@ -28,7 +28,7 @@ from psched.task import Task, locked
 _REPORT = 0.02
 """Seconds between two reports of ended runs while more runs are waiting in this child."""
 _LINGER = 0.02
-"""How many seconds a concluded run waits to be settled together with others, while no other run begins."""
+"""How many seconds a successful run waits to be settled together with others, while no other run begins."""
 _PATIENCE = 0.03
 """Seconds. If a run takes longer, the tasks behind it are returned to the fetching child."""
 _RUNNING = 2.0
@@ -59,8 +59,8 @@ class FetcherConnection:
     ) -> None:
         """`child`: the name of this child. `dead`: the children whose leases the fetching child must release.
 
-        `recovered`: called when the fetching child has released them. `siblings`: the other children that were living
-        when this child was forked.
+        `recovered`: called when the fetching child has released these leases. `siblings`: the other children that were
+        living when this child was forked.
         """
         self._dispatch = dispatch
         self._child = child

@@ -33,7 +33,7 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 TURN = 0.1
-"""How many seconds batches of one section are run before the next section is polled."""
+"""For how many seconds batches of one section are run before the next section is polled."""
 
 _TICK = 0.01
 """Seconds between two checks of the waiting tasks."""
@@ -271,7 +271,10 @@ class HandlerLoop:
 
 
 def settle_stopped(task: Task) -> None:
-    """Settle a run that its handler did not settle, by the reason for its stop. Raises like `Task.retry`."""
+    """Settle a stopped run that its handler did not settle, according to the reason for the stop.
+
+    Raises like `Task.retry`.
+    """
     reason = task.stop_reason
     if isinstance(reason, ImmediateProcessStopError):
         task.release()
@@ -282,7 +285,7 @@ def settle_stopped(task: Task) -> None:
 
 
 def give_back(task: Task) -> bool:
-    """Release a task that will not begin here, or finish a task whose run is concluded.
+    """Release a task that will not begin here, or finish a task whose run was successful.
 
     Return False if this failed. Then the lease of the task expires.
     """

@@ -61,7 +61,7 @@ class HealthcheckPings:
 
 
 def run_id(task: Task) -> str:
-    """Return the UUID of this attempt. Every process computes the same UUID."""
+    """Return the UUID of the task's attempt. Every process computes the same UUID."""
     return str(uuid.uuid5(_RUNS, f"{task.key}\n{task.scheduled_time}\n{task.lease.fence}"))
 
 

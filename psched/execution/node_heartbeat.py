@@ -1,7 +1,7 @@
 """Records in `psched_nodes` which types this node runs, and its runs, for `psched nodes`, `doctor` and `list`.
 
-The child that polls records this for all its siblings: one statement every ten seconds, or sooner if the running tasks
-have changed.
+The child that polls writes the record for itself and all its siblings, by one statement every ten seconds, or sooner if
+the running tasks have changed.
 """
 
 from __future__ import annotations

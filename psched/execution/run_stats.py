@@ -80,7 +80,10 @@ class RunCounts:
         return self._clock() + self.offset
 
     def count(self, fields: dict[str, Any]) -> None:
-        """Count the runs of a `settle` event with these fields. Its tasks are in the order in which the runs ended."""
+        """Count the runs of a `settle` event with these fields.
+
+        The tasks of the event are in the order in which the runs ended.
+        """
         tasks: Sequence[Task] = fields["tasks"]
         last = tasks[-1]
         offset = last.lease.expires_at - last.deadline

@@ -111,7 +111,10 @@ class Poller(ABC):
         give_up_leases(tasks, now)
 
     def settle_before(self, now: float, type: str) -> None:
-        """Settle the collected runs if they would wait too long for the next run. `type`: the type of the next run."""
+        """Settle the collected runs if they would otherwise wait too long for the end of the next run.
+
+        `type`: the type of the next run.
+        """
         self.settlement_buffer.flush_if_slow(now, self.prefetch.expected(type))
 
     def settle_idle(self) -> None:
@@ -307,7 +310,7 @@ class RowPoller(Generic[Row_co]):
         self.report_trouble(error)
 
     def _refused(self, message: str) -> None:
-        """Wait longer after each attempt, because databases lock accounts after several failed logins."""
+        """Wait longer after each refused login, because databases lock accounts after several of them."""
         pause = min(2.0 ** min(self._failures - 1, 10), _LONGEST_REFUSED_PAUSE)
         self._timer.back_off_for(pause)
         if message != self._message or self._failed_at >= self._reminded + _REMINDER:
@@ -370,7 +373,7 @@ _WOKEN = 0.1
 ended.
 """
 _COST = 25
-"""The interval is at least this many times the duration of a poll, so that polls take at most 4 % of the time."""
+"""The poll interval is at least this many times the duration of a poll, so that polls take at most 4 % of the time."""
 
 Chance = Callable[[float, float], float]
 

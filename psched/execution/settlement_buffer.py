@@ -26,11 +26,11 @@ LONGEST = 0.2
 handler is running at the end of the wait, the runs are settled after that handler.
 """
 _FULL = 500
-"""When this many runs are collected, the handler thread settles them itself. A second thread would only take turns with
-it.
+"""When this many runs are collected, the handler thread settles them itself, because a second thread would only take
+turns with the handler thread.
 """
 _LAST_MOMENT = 1.0
-"""Seconds. When the lease of one run ends, the retries also end for the runs whose leases end within this time."""
+"""Seconds. When the lease of one run ends, the retries also end for runs whose leases end at most this much later."""
 
 
 class SettlementBuffer:
@@ -60,9 +60,9 @@ class SettlementBuffer:
         return len(self._collected) >= _FULL
 
     def flush_if_slow(self, now: float, seconds: float | None) -> None:
-        """Settle the collected runs if they would wait too long for the next run, which begins at `now`.
+        """Settle the collected runs if they would otherwise wait too long for the end of the run that begins at `now`.
 
-        `seconds`: the expected duration of the next run. None: it is not known, so settle the collected runs.
+        `seconds`: the expected duration of that run. None: it is not known, so settle the collected runs.
         """
         if self._collected and (seconds is None or now + seconds > self._since + self._budget.seconds(LONGEST)):
             self.flush()

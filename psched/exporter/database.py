@@ -1,7 +1,7 @@
 """Reads facts from the database for each scrape, in one thread per section.
 
-A scrape waits a limited time for such a thread. So it never hangs, even if the driver waits long for a database that
-does not answer.
+A scrape waits a limited time for such a thread. So a scrape never hangs, even if the driver waits long for a database
+that does not answer.
 """
 
 from __future__ import annotations

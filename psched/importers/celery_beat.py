@@ -1,7 +1,7 @@
 """Reads the periodic tasks of Celery: `beat_schedule` of an application, and the tables of django-celery-beat.
 
 Celery's own schedules compute when beat would send a task. They are called as beat calls them: at least every five
-minutes, with the last run until then.
+minutes, each time with the last run so far.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def chosen() -> Chosen:
 
 
 def chosen_of_daemon() -> Chosen:
-    """Return the options for a daemon. Whenever it loads its configuration, a new process imports the settings.
+    """Return the options for a daemon. Whenever the daemon loads its configuration, a new process imports the settings.
 
     So a reload sees changed settings, and the master imports none of the user's modules.
     """

@@ -34,7 +34,7 @@ class DjangoDatabase(Database):
     def _new_engine(self) -> Engine:
         """Return an engine that uses Django's connections.
 
-        It neither sets up nor closes them, and ends no transaction.
+        The engine neither sets up nor closes these connections, and ends no transaction.
         """
         options = self.dialect.engine_options()
         kept = {name: options[name] for name in ("paramstyle", "use_native_hstore") if name in options}

@@ -16,7 +16,7 @@ __all__ = ["run_tasks"]
 
 
 class _CallersThread(EventLoops):
-    """Runs coroutines. Their work on Django's database is done in the calling thread, on its connection."""
+    """Runs coroutines. Their work on Django's database is done in the calling thread, on this thread's connection."""
 
     def runner(self) -> Any:
         """Return an object with the method `run` of asyncio.Runner."""

@@ -38,7 +38,7 @@ class Psched:
     """psched for one Flask application: `Psched(app)`, or `jobs = Psched()` and later `jobs.init_app(app)`.
 
     The configuration is `app.config["PSCHED"]`: the path of a YAML file, or one environment of such a file as a dict.
-    Without it, $PSCHED_CONFIG names the file. Relative paths refer to the folder of the application. Like
+    Without this key, $PSCHED_CONFIG names the file. Relative paths refer to the folder of the application. Like
     `psched.configure`, this sets the queue of the process.
     """
 
