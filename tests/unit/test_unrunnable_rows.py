@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from psched.acquisition.unrunnable_rows import RunnableFilter
-from psched.model import Claim, Lease, Rule, ScheduleRow
+from psched.acquisition.task_source import RunnableFilter
+from psched.model import Claim, Lease, LeaseTimes, Rule, ScheduleRow
 
 
 class Refusing:
@@ -41,14 +41,14 @@ def claim(key: str) -> Claim:
 @pytest.mark.parametrize("away", [False, True])
 def test_a_database_that_is_away_is_not_asked_for_each_row(away: bool) -> None:
     store = Refusing(away)
-    sieve = RunnableFilter(cast("Any", store), cast("Any", store), lambda attempts: 5.0, lambda: 0.0)
+    sieve = RunnableFilter(cast("Any", store), cast("Any", store), LeaseTimes(300, 5.0), lambda: 0.0)
     assert sieve.split_runnable([claim("a"), claim("b")]) == []
     assert store.alone == ([] if away else ["a", "b"])
 
 
 def test_what_was_told_of_is_not_remembered_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     store = Refusing(away=True)
-    sieve = RunnableFilter(cast("Any", store), cast("Any", store), lambda attempts: 5.0, lambda: 0.0)
+    sieve = RunnableFilter(cast("Any", store), cast("Any", store), LeaseTimes(300, 5.0), lambda: 0.0)
     seen = [claim(str(number)) for number in range(12_000)]
     sieve.split_runnable(seen)
     sieve.split_runnable(seen[-1:])
