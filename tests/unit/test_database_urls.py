@@ -74,10 +74,40 @@ def test_an_option_that_sqlite_does_not_have_is_named() -> None:
 @pytest.mark.parametrize("option", ["ssl=true", "conv=x", "compress=1", "port=x"])
 def test_an_option_whose_value_the_driver_cannot_use_is_named(option: str) -> None:
     database = open_database(f"mysql://u:secret@127.0.0.1:1/d?{option}", {})
-    with pytest.raises(ConfigError, match="url: .* option") as caught:
+    with pytest.raises(ConfigError, match="url: the driver .*, probably because of an option of the URL") as caught:
         database.run(lambda connection, _: None)
     assert option.partition("=")[0] in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "mysql://u:secret@h/d?cursorclass",
+        "mysql+mysqldb://u:secret@h/d?cursorclass",
+        "postgresql://u:secret@h/d?row_factory",
+        "postgresql://u:secret@h/d?cursor_factory",
+    ],
+)
+def test_an_option_that_needs_a_python_object_is_refused_before_the_login(option: str) -> None:
+    if "mysqldb" in option:
+        prerequisites.require_mysqlclient()
+    with pytest.raises(ConfigError) as caught:
+        open_database(f"{option}=x&read_timeout=3", {})
+    name = option.rpartition("?")[2]
+    assert str(caught.value) == f"url: the option {name} needs a Python object, which a URL cannot contain; remove it"
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "1.5", "1&prepare_threshold=2"])
+def test_a_wrong_prepare_threshold_is_refused_before_the_login(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"url: prepare_threshold must be a whole number ≥ 0, got ") as caught:
+        open_database(f"postgresql://u:secret@h/d?prepare_threshold={value}", {})
+    assert "secret" not in str(caught.value)
+
+
+def test_prepare_threshold_is_passed_to_psycopg_as_a_number() -> None:
+    options = open_database("postgresql://u:p@h/d?prepare_threshold=0", {}).dialect.engine_options()
+    assert options["connect_args"]["prepare_threshold"] == 0
 
 
 def test_a_driver_that_is_not_installed_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,5 +56,8 @@ def open_database(
     if name not in _DIALECTS:
         raise ConfigError(f"url: no dialect for {name}://; use sqlite://, mysql://, mariadb:// or postgresql://")
     dialect: type[Dialect] = resolve_name(f"{__name__}.{_DIALECTS[name]}")
+    unusable = next((option for option in parsed.query if option in dialect.object_options), None)
+    if unusable is not None:
+        raise ConfigError(f"url: the option {unusable} needs a Python object, which a URL cannot contain; remove it")
     full = parsed.set(drivername=f"{dialect.name}+{driver or dialect.driver}")
     return (database or Database)(dialect(full, Tls.of(tls), timeouts, connections, pooler, read_only))

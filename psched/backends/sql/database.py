@@ -106,7 +106,8 @@ class Database:
                     raise
                 names = ", ".join(dialect.url.query)
                 raise ConfigError(
-                    f"url: the driver cannot use an option of the URL ({names}): {error}; correct or remove it"
+                    f"url: the driver reports {type(error).__name__}: {error}, probably because of an option of the URL"
+                    f" ({names}); correct or remove it"
                 ) from error
 
         event.listen(engine, "do_connect", log_in)

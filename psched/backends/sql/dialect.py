@@ -115,6 +115,8 @@ class Dialect:
     """Whether building an index, while it waits for its lock, makes the statements of other clients wait."""
     counts_new_rows: ClassVar[bool] = True
     """Whether the row count of `insert_new` counts only new rows, not rows whose key existed."""
+    object_options: ClassVar[Collection[str]] = ()
+    """Options of the drivers whose values are Python objects. A URL cannot contain such a value."""
     conflict_codes: ClassVar[Collection[object]]
     lost_codes: ClassVar[Collection[object]]
     duplicate_codes: ClassVar[Collection[object]]

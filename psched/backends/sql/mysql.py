@@ -107,6 +107,7 @@ class MySQLDialect(Dialect):
     compound_statements: ClassVar[bool] = True
     waits_block_others: ClassVar[bool] = True
     counts_new_rows: ClassVar[bool] = False
+    object_options = ("cursorclass",)
     conflict_codes = _CONFLICTS
     lost_codes = _LOST
     duplicate_codes = (1062,)

@@ -124,6 +124,7 @@ class PostgreSQLDialect(Dialect):
     """
     nested_writes: ClassVar[bool] = True
     notifies: ClassVar[bool] = True
+    object_options = ("row_factory", "cursor_factory", "connection_factory")
     conflict_codes = ("40001", "40P01", "55P03", "57014")
     lost_codes = ("25006", "25P03", "26000", "42P05", "57P01", "57P02", "57P03", "57P05")
     """25006: a demoted primary refuses to write. 26000 and 42P05: a pooler gave us another session, in which our
@@ -185,6 +186,8 @@ class PostgreSQLDialect(Dialect):
             "keepalives_count": 3,
             **self._tls_arguments(),
         }
+        if self._is_psycopg and "prepare_threshold" in self.url.query:  # psycopg needs a number, not text
+            arguments["prepare_threshold"] = _count("prepare_threshold", self.url.query["prepare_threshold"])
         # otherwise psycopg's SQLAlchemy dialect reads the catalogue
         own = {"use_native_hstore": False} if self._is_psycopg else {}
         return {"connect_args": arguments, **own}
@@ -341,6 +344,13 @@ class PostgreSQLDialect(Dialect):
         trusted = "system" if tls.ca is None and tls.verify == "full" else tls.ca
         arguments = {"sslmode": _VERIFY[tls.verify], "sslcert": tls.cert, "sslkey": tls.key, "sslrootcert": trusted}
         return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _count(name: str, given: object) -> int:
+    """Return a whole number that an option of the URL sets. Raises ConfigError."""
+    if not re.fullmatch(r"[0-9]{1,9}", str(given)):
+        raise ConfigError(f"url: {name} must be a whole number ≥ 0, got {given!r}")
+    return int(str(given))
 
 
 def _is_turned_away(error: DBAPIError) -> bool:
