@@ -29,6 +29,7 @@ from psched.importers.kubernetes_cronjobs import read_cronjobs
 from psched.importers.report import Reported, lines, report
 from psched.importers.schedules_yaml import schedules_yaml
 from psched.importers.systemd_timers import read_timers
+from psched.schedule_options import check_owner
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -234,7 +235,11 @@ def _zone(timezone: str | None) -> str:
 def _finish(
     chosen: Chosen, imported: Imported, owner: str, output: str, force: bool, prefix: str, at: int | None
 ) -> None:
-    """Write the file, then print the report. Raises ValueError if the file exists, unless `force` is true."""
+    """Write the file, then print the report.
+
+    Raises ValueError for an owner or a key that cannot be stored, and if the file exists, unless `force` is true.
+    """
+    check_owner(owner)
     keyed = distinct_keys(imported.entries, prefix)
     text = schedules_yaml(imported, keyed, owner)
     reported = report(imported, keyed, int(time.time()) if at is None else at)

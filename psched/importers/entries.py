@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from psched.keys import check_key
 from psched.schedules_file.writer import duration
 
 Definition = dict[str, Any]
@@ -65,12 +66,19 @@ def calendar_commands(imported: Imported) -> list[str]:
     return [f"psched calendar set {name} {' '.join(days)}" for name, days in sorted(imported.calendars.items())]
 
 
-def distinct_keys(entries: Iterable[ImportedEntry], prefix: str) -> list[dict[str, Definition]]:
-    """Return the definitions of each entry by key. The key is the entry's name, with a number if the name is taken."""
+def distinct_keys(entries: Sequence[ImportedEntry], prefix: str) -> list[dict[str, Definition]]:
+    """Return the definitions of each entry by key. The key is the entry's name, with a number if the name is taken.
+
+    Raises ValueError for a key that psched cannot store.
+    """
     taken: set[str] = set()
-    return [
+    keyed = [
         {_free(f"{prefix}{entry.name}", taken): definition for definition in entry.definitions} for entry in entries
     ]
+    for entry, definitions in zip(entries, keyed, strict=True):
+        for key in definitions:
+            check_key(key, f"{'--prefix: ' if prefix else ''}the key of {entry.origin}")
+    return keyed
 
 
 def _free(name: str, taken: set[str]) -> str:

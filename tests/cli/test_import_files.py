@@ -100,6 +100,26 @@ def test_a_file_that_exists_is_replaced_by_force_only(fresh: Commands, crontab: 
     assert len(declared(file.read_text()).schedules) == 2
 
 
+@pytest.mark.parametrize(
+    ("prefix", "owner", "fault"),
+    [
+        (
+            "p" * 300,
+            "ann",
+            "--prefix: the key of crontab:2 has 306 characters, at most 255 can be stored; shorten it: ",
+        ),
+        ("a\udcff", "ann", "--prefix: the key of crontab:2 contains a character that cannot be stored"),
+        ("", "a" * 300, "owner has 300 characters, at most 255 can be stored; shorten it: "),
+        ("", "", "owner must be non-empty text, got ''"),
+    ],
+)
+def test_a_prefix_or_owner_that_psched_cannot_store_is_refused(
+    fresh: Commands, crontab: str, prefix: str, owner: str, fault: str
+) -> None:
+    assert fresh.fault("import", "crontab", crontab, "--owner", owner, "--prefix", prefix).startswith(fault)
+    assert not (fresh.folder / "schedules.yml").exists()
+
+
 def test_the_file_goes_to_stdout_and_the_report_to_stderr(
     fresh: Commands, crontab: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
