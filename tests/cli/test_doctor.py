@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -204,6 +206,26 @@ def test_hooks_that_only_schedules_have_are_reported(psched: Commands) -> None:
         assert "does not have: 'biling' (2 schedules, such as " in found["message"]
         remedy = "add them to `hooks:` (which has billing), or `psched modify KEY --on-failure NAME`"
         assert (found["level"], found["remedy"]) == (level, remedy)
+
+
+def test_schedules_that_cannot_be_run_are_reported_before_they_are_due(fresh: Commands) -> None:
+    fresh.use("sqlite:///../psched.db")
+    fresh.ok("init")
+    for key in ("a", "b", "c", "d", "good"):
+        fresh.ok("add", key, "t", "@yearly", "{}")
+    assert "broken" not in findings(fresh.ok("doctor", "--json"))
+    with closing(sqlite3.connect(fresh.folder / "psched.db")) as connection, connection:
+        connection.execute("UPDATE psched_schedules SET cron = '61 * * * *' WHERE key = 'a'")
+    outcome = fresh("doctor", "--json")
+    ok, message = findings(outcome)["broken"]
+    assert (outcome.code, ok) == (1, False)
+    assert message.startswith("1 schedule cannot be run: 'a' (")
+    assert "61" in message
+    with closing(sqlite3.connect(fresh.folder / "psched.db")) as connection, connection:
+        connection.execute("UPDATE psched_schedules SET data = '[' WHERE key <> 'good'")
+    ok, message = findings(fresh("doctor", "--json"))["broken"]
+    assert message.startswith("4 schedules cannot be run: 'a' (")
+    assert message.endswith(" and 1 more; repair or delete them; psched list --state broken lists them")
 
 
 def test_a_pooler_is_reported_and_a_wrong_mode_with_the_remedy(fresh: Commands, postgresql: Server) -> None:

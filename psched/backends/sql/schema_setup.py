@@ -283,7 +283,7 @@ NAMED = 10
 def unusable(keys: Sequence[object]) -> Finding:
     """Return the finding about rows that are never due. It names at most `NAMED` keys."""
     if not keys:
-        return Finding("rows", True, "every row can become due")
+        return Finding("rows", True, "no row has an invalid due time or priority")
     named = ", ".join(repr(key) for key in keys[:NAMED]) + (" and more" if len(keys) > NAMED else "")
     message = f"these rows are never due, because another program wrote an invalid due time or priority: {named}"
     return Finding("rows", False, message, remedy="delete them")
