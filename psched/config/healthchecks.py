@@ -77,8 +77,11 @@ def _check_template(template: Any) -> None:
         names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
         raise ValueError(f"url: {error}; write {{{{ for a brace outside of a placeholder") from None
-    for name in sorted(names - set(_PLACEHOLDERS)):
-        raise ValueError(f"url: unknown placeholder {{{name}}}; expected {{slug}}, {{key}} or {{type}}")
+    if names - set(_PLACEHOLDERS):  # not quoted, as a variable may have been inserted between the braces
+        raise ValueError(
+            "url: expected no placeholders except {slug}, {key} and {type}; "
+            "write {{ for a brace outside of a placeholder"
+        )
     if not names & {"key", "slug"}:
         raise ValueError(
             "url: has neither {slug} nor {key}, so that all schedules would ping one check; "

@@ -7,6 +7,7 @@ would be found later are not reported.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,11 @@ _SECTION_KEYS = frozenset(fields_dict(Section))
 _PROCESS_KEYS = frozenset(fields_dict(Settings)) - {"environment", "path", "schedules", "queue"}
 _MISSING = {"type": "expected rdb, redis or rdb_compat", "url": EXPECTED_URL}
 _KEYS = _SECTION_KEYS | _PROCESS_KEYS | _TABLES.keys()
+_SECRET_KEYS = frozenset(["on_late", "on_failure", "on_recovered", "hooks", "healthchecks", "events"])
+"""Keys of URLs, secrets and commands. Error messages do not show their values."""
+_KEYS_WITH_OPTIONS = frozenset(["app", "telemetry"])
+"""Keys whose values have options, which may be secrets. Error messages do not show the options."""
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,19}://")
 _INSTEAD = {
     "child_heartbeat_kill_delay": "a child that sends no heartbeat for child_heartbeat_limit seconds is killed; "
     "add the delay to this limit",
@@ -219,7 +225,10 @@ class _Loader:
         value = self._raw_value(path)
         if value is None:  # a default, computed from a value with its own error
             return ""
-        return f", got {masked_url(shown(value, sys.maxsize))[:100]}"
+        if path[-1] in _SECRET_KEYS:
+            return f", got {_kind_of(value)[:100]}"
+        text = _without_options(value) if path[-1] in _KEYS_WITH_OPTIONS else shown(value, sys.maxsize)
+        return f", got {masked_url(text)[:100]}"
 
     def _raw_value(self, path: tuple[str, ...]) -> Any:
         """Return the value in the file, before the expansion; None if the file does not have the key."""
@@ -240,6 +249,25 @@ class _Loader:
 
     def _where(self) -> str:
         return f"{self.file}:{self.environment}" if self.file else "config"
+
+
+def _kind_of(value: Any) -> str:
+    """Return what a value is. Shows only the scheme of a URL, and the keys of a mapping."""
+    if isinstance(value, str):
+        scheme = _SCHEME.match(value)
+        return f"'{scheme[0]}…'" if scheme else "text"
+    if isinstance(value, Mapping):
+        return f"a mapping with {', '.join(map(str, value))}" if value else "an empty mapping"
+    return "a list" if isinstance(value, list | tuple) else shown(value)
+
+
+def _without_options(value: Any) -> str:
+    """Return the repr of names with options, with `…` instead of the options."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: …" for name in value) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_without_options, value))}]"
+    return shown(value, sys.maxsize)
 
 
 def _unexpanded(message: str, expanded: Any, raw: Any) -> str:

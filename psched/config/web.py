@@ -112,8 +112,10 @@ def _hosts(value: Any) -> tuple[str, ...]:
 def _timezone(value: Any) -> str | None:
     if value is None:
         return None
+    if not isinstance(value, str):
+        raise ValueError("timezone: expected a name like 'Europe/Berlin'")
     try:
-        cron.check_timezone(value if isinstance(value, str) else str(value))
+        cron.check_timezone(value)
     except ConfigError as error:
         raise ValueError(str(error)) from error
-    return str(value)
+    return value

@@ -96,7 +96,7 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ),
         (
             {"on_late": "page me"},
-            "config: on_late: expected a URL (http:// or https://), or a command as a list of arguments, got 'page me'",
+            "config: on_late: expected a URL (http:// or https://), or a command as a list of arguments, got text",
         ),
         ({"types": 3}, "config: types: expected a type, a glob like video.*, or a list of them, got 3"),
         ({"types": ""}, f"config: types: {EMPTY_TYPES}"),
@@ -241,6 +241,37 @@ def test_a_url_under_a_wrong_key_is_reported_without_its_password() -> None:
 def test_what_a_variable_holds_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "s3cret")
     assert fault({**SQLITE, "table": "${SECRET}!"}).endswith("got '${SECRET}!'")
+    assert fault({**SQLITE, "healthchecks": "https://h/{${SECRET}}"}) == (
+        "config: healthchecks: url: expected no placeholders except {slug}, {key} and {type}; "
+        "write {{ for a brace outside of a placeholder"
+    )
+    assert fault({**SQLITE, "web": {"timezone": ["${SECRET}"]}}) == (
+        "config: web: timezone: expected a name like 'Europe/Berlin'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "got"),
+    [
+        ("on_late", "s3cret", "text"),
+        ("on_late", "ftp://u:s3cret@h/s3cret", "'ftp://…'"),
+        ("on_failure", {"url": "http://h/s3cret", "command": ["s3cret"]}, "a mapping with url, command"),
+        ("on_recovered", {"command": "s3cret"}, "a mapping with command"),
+        ("on_failure", [1, "s3cret"], "a list"),
+        ("on_failure", {}, "an empty mapping"),
+        ("on_failure", 3, "3"),
+        ("healthchecks", "http://h:s3cret/{slug}", "'http://…'"),
+        ("hooks", ["s3cret"], "a list"),
+        ("events", {"stream": "redis://:s3cret@h", "url": "http://h/s3cret"}, "a mapping with stream, url"),
+        ("app", [{"jobs:": {"password": "s3cret"}}], "[{'jobs:': …}]"),
+        ("app", {"jobs:app": "s3cret"}, "{'jobs:app': …}"),
+        ("telemetry", {"o tel": {"token": "s3cret"}}, "{'o tel': …}"),
+    ],
+)
+def test_values_that_may_be_secrets_are_not_told(key: str, value: object, got: str) -> None:
+    message = fault({**SQLITE, key: value})
+    assert message.startswith(f"config: {key}: expected")
+    assert message.endswith(f", got {got}")
 
 
 def test_an_unset_variable_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
