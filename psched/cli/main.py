@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Callable
+from copy import copy
 from functools import partial
 from pkgutil import resolve_name
 from typing import Any
@@ -86,3 +88,20 @@ def psched(chosen: Chosen) -> None:
 
 
 main = partial(run_command, psched)
+
+
+def commands_with(run: Callable[[], int]) -> click.Group:
+    """Return psched's commands. `run` and `queue run` call this function after their options are parsed."""
+
+    def replaced(group: click.Group) -> click.Group:
+        commands: Any = group.commands
+        group, command = copy(group), copy(commands["run"])
+        command.callback = lambda **_: run()
+        group.commands = commands | {"run": command}
+        return group
+
+    found = replaced(psched)
+    queue = found.commands["queue"]
+    assert isinstance(queue, click.Group)
+    found.commands["queue"] = replaced(queue)
+    return found

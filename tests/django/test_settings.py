@@ -138,6 +138,17 @@ def test_commands_refuse_another_configuration(project: Project) -> None:
     assert "RuntimeError: broken settings" in project.manage("psched", "run", code=1)
 
 
+def test_an_argument_named_run_does_not_replace_the_process(project: Project) -> None:
+    project.manage("migrate", "--verbosity=0")
+    program = """
+from django.core.management import call_command
+call_command("psched", "add", "run", "promises.tasks.add", "@daily", "{}")
+call_command("psched", "show", "run")
+print(json.dumps("still here"))
+"""
+    assert project.python(program) == "still here"
+
+
 def test_a_database_that_routers_keep_from_psched_is_named(project: Project) -> None:
     (project.folder / "promises/routers.py").write_text(
         "class Router:\n    def allow_migrate(self, db, app_label, **hints):\n        return app_label != 'psched'\n"

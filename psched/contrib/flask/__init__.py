@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -89,27 +88,12 @@ def settings_of(app: Flask, reader: SectionName, environment: str | None = None)
 def _command(info: ScriptInfo, words: tuple[str, ...]) -> None:
     """Run a command of psched with the configuration of the application."""
     from psched.cli.errors import run_command  # noqa: PLC0415 – web servers need no commands
+    from psched.cli.main import commands_with  # noqa: PLC0415 – web servers need no commands
 
-    code = run_command(_commands(info, words), words, _chosen(info.load_app()))
+    commands = commands_with(run=lambda: _become_daemon(info, words))
+    code = run_command(commands, words, _chosen(info.load_app()))
     if code:
         sys.exit(code)
-
-
-def _commands(info: ScriptInfo, words: Sequence[str]) -> click.Group:
-    """Return psched's commands. `run` and `queue run` replace this process."""
-    from psched.cli.main import psched  # noqa: PLC0415 – web servers need no commands
-
-    def replacing(group: click.Group) -> click.Group:
-        group, run = copy(group), copy(group.commands["run"])
-        run.callback = lambda **_: _become_daemon(info, words)
-        group.commands = {**group.commands, "run": run}
-        return group
-
-    group = replacing(psched)
-    queue = group.commands["queue"]
-    assert isinstance(queue, click.Group)
-    group.commands["queue"] = replacing(queue)
-    return group
 
 
 def _chosen(app: Flask) -> Chosen:

@@ -15,12 +15,11 @@ class Command(ClickCommand):
     help = "psched's commands: run, list, add, doctor, queue … (manage.py psched --help)"
 
     def run(self, words: Sequence[str]) -> int:
-        """Run a command of psched in this process, but the command `run` in a new process.
+        """Run a command of psched in this process, but the commands `run` and `queue run` in a new process.
 
         The children of `run` must import the user's modules themselves.
         """
-        if "run" in words:
-            replace_process("psched.contrib.django", words)
-        from psched.cli.main import psched  # noqa: PLC0415 – only where it is used
+        from psched.cli.main import commands_with  # noqa: PLC0415 – only where it is used
 
-        return run_command(psched, words, chosen())
+        commands = commands_with(run=lambda: replace_process("psched.contrib.django", words))
+        return run_command(commands, words, chosen())
