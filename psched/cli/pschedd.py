@@ -123,7 +123,7 @@ class Invocation(Chosen):
         return pid_file.with_name(f"{pid_file.name}.metrics")
 
     def check_daemon(self, pid_file: Path, pid: int | None, remedy: str) -> None:
-        """Raise PidFileError if the process is the master of another configuration."""
+        """Raise PidFileError if the process `pid` is the master of another configuration."""
         found = None if pid is None else title_of(pid)
         if found is not None and not is_title(self.title, found):
             held = f"pid file {pid_file} is held by another daemon, {found} (pid {pid})"

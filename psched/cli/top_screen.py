@@ -301,7 +301,7 @@ def _panels(snapshot: ScreenData, view: View, width: int, room: int) -> Iterator
 
 
 def _chosen(rows: Sequence[Row], panel: Panel, view: View) -> list[Row]:
-    """Return the rows that pass the filter, sorted. Rows without a value come last."""
+    """Return the rows that pass the filter, sorted. Rows without a value in the sort column come last."""
     word = view.filter.casefold()
     found = [row for row in rows if not word or any(word in cell.casefold() for cell in row.cells)]
     column, descending = view.sorts[panel.title]

@@ -25,7 +25,7 @@ _ORDINALS = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", -1: "
 
 @dataclass(frozen=True, slots=True)
 class DateVerdict:
-    """Whether a date or time matches, and why. `occurrences`: the occurrences on that date."""
+    """Whether a date or time matches an expression, and why. `occurrences`: the occurrences on that date."""
 
     matches: bool
     reasons: tuple[str, ...]

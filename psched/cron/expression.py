@@ -235,7 +235,7 @@ def parse(cron: str, dialect: CronDialect) -> Timetable:
     check_dialect(dialect)
     if len(cron) > MAX_LENGTH:
         raise ConfigError(
-            f"cron {cron[:40]!r}… has {len(cron)} characters, but {MAX_LENGTH} at most are allowed; use ranges and steps"
+            f"cron {cron[:40]!r}… has {len(cron)} characters, but may have {MAX_LENGTH} at most; use ranges and steps"
         )
     try:
         special = every_and_at.read(cron.strip(" \t\r\n").lower())

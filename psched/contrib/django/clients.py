@@ -66,7 +66,7 @@ def of(section: SectionName) -> Any:
 
 @cache
 def _opened(name: SectionName, alias: str | None, database_name: str | None) -> Any:
-    """Open the queue or the schedules once for these arguments.
+    """Return the open queue or the open schedules; cached for each combination of arguments.
 
     `database_name`: distinguishes the databases of tests from others with the same alias.
     """

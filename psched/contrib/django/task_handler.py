@@ -83,7 +83,7 @@ class DjangoTasks(Router):
 
 
 class TaskDecider(DefaultDecider):
-    """Decides about a task that raises an error: retries it if `max_attempts` allows, else fails it."""
+    """Decides about a task that raises an error: retries the task if `max_attempts` allows this, else gives it up."""
 
     handler: TaskHandler
 

@@ -25,7 +25,7 @@ def loaded_app() -> Flask:
 
 
 def main() -> int:
-    """Print two values as JSON: the configuration or the path of its file, and the folder for relative paths."""
+    """Print two JSON values: first the configuration or the path of its file, then the folder for relative paths."""
     try:
         app = loaded_app()
         settings_of(app, "queue")
