@@ -326,7 +326,7 @@ def _read(fields: list[str], dialect: CronDialect) -> Expression:
 def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
     """Return the combined meaning of the fields day and weekday.
 
-    Cached, because most expressions have the same two fields.
+    Cached, because most expressions have the same fields day and weekday.
 
     If one field begins with `*` (Debian's cron) or is just `*` (Ruby), both fields must match. Otherwise a match of one
     field is enough.

@@ -78,7 +78,7 @@ class AdaptiveBatchSizer(BatchSizer):
         self._was_slow = False
 
     def limit(self) -> int:
-        """Return how many quick runs a batch may contain. This is at most a multiple of the last batch size."""
+        """Return how many quick runs a batch may contain. This is at most `_GROWTH` times the last batch size."""
         quick = 0.0 if self._quick is None else self._quick
         growth = 1 if self._was_slow else 2 if quick > _SLOW else _GROWTH
         most = self._size * growth if self._ran else min(self._size, _FIRST)

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _PARK = signal.SIGQUIT
 _PATIENCE = 1.0
-"""How many seconds releasing may take. Leases that are not released by then expire."""
+"""How many seconds the release of leases may take. Leases that are not released by then expire."""
 
 
 class ForcedExit:
@@ -103,8 +103,8 @@ class ForcedExit:
     def _conclude(self, cell: int) -> None:
         """Settle the run of handler thread `cell`.
 
-        If another process releases the lease, only clear the cell, so that the run does not count as a failed attempt.
-        But a run that was stopped by its timeout or a cancel request is always settled here.
+        If another process releases the lease, only clear the cell of the running table, so that the run does not count
+        as a failed attempt. But a run that was stopped by its timeout or a cancel request is always settled here.
         """
         run = self._runs.at(cell)
         if run is None:

@@ -2,8 +2,8 @@
 
     app: psched.handlers.enqueue:Enqueue
 
-It handles schedules of the type `enqueue`, and of all types that begin with `enqueue.`. The text after the dot is the
-type of the submitted tasks. The data of a schedule may contain:
+This application handles schedules of the type `enqueue`, and of all types that begin with `enqueue.`. The text after
+the dot is the type of the submitted tasks. The data of a schedule may contain:
 
 - `type`: the type of the tasks; overrides the type after the dot. Not on `rdb_compat`, where a `type` in the data is
   the type of the schedule itself.

@@ -1,4 +1,4 @@
-"""`python -m psched.contrib.django.daemon …`: pschedd with Django's settings. A binary upgrade starts this program, too."""
+"""`python -m psched.contrib.django.daemon …`: pschedd with Django's settings. A binary upgrade also runs this."""
 
 import sys
 
