@@ -345,18 +345,20 @@ class FetchedTaskPoller(Poller):
         if not self._connection.is_open:
             give_up_leases(tasks, now)
             return
-        returned = []
         with locked(tasks) as free:
-            for task in free:
-                if task.in_flight and not task.started:
-                    self._held.pop(task, None)  # first, or `settle` would report the task as settled
-                    task.in_flight, task.outcome = False, "released"
-                    returned.append(task)
-        if not returned:
-            return
-        claims, deadlines = [task.claim for task in returned], [task.deadline for task in returned]
-        if not self._connection.send("returned", self.name, encode_claims(claims), deadlines):  # the receiver is gone
-            self.source.release(claims, min(deadlines))
+            returned = [task for task in free if task.in_flight and not task.started]
+            if not returned:
+                return
+            for task in returned:
+                self._held.pop(task, None)  # first, or `settle` would report the task as settled
+                task.outcome = "released"
+            claims, deadlines = [task.claim for task in returned], [task.deadline for task in returned]
+            try:
+                if not self._connection.send("returned", self.name, encode_claims(claims), deadlines):
+                    self.source.release(claims, min(deadlines))  # the fetching child is gone
+            finally:
+                for task in returned:
+                    task.in_flight = False  # last: an exit waits for the locks of the tasks in flight
 
     def settle_before(self, now: float, type: str) -> None:
         """Do nothing. The settlement thread settles runs, so that the handler thread does not wait for the database."""

@@ -190,6 +190,31 @@ def test_tasks_that_are_given_up_while_the_child_leaves_are_released(
     assert [row.status for row in child.store.list(TaskFilter())] == ["waiting", "waiting"]
 
 
+@pytest.mark.parametrize("is_received", [True, False])
+def test_a_child_does_not_exit_while_it_returns_a_task(
+    child: Child, fetched: FetchedTasks, monkeypatch: pytest.MonkeyPatch, is_received: bool
+) -> None:
+    """Before it exits, each task that is still in flight is released. This waits for the lock of the task."""
+    fetched.send(1)
+    (task,) = fetched.poller.poll()
+    exits: list[bool] = []
+
+    def exit_meanwhile() -> None:
+        exits.append(not child.source.held or task.lock.acquire(blocking=False))
+
+    def watched(*_: object, **__: object) -> bool:
+        thread = threading.Thread(target=exit_meanwhile)
+        thread.start()
+        thread.join()
+        return is_received
+
+    monkeypatch.setattr(fetched.poller._connection, "send", watched)
+    monkeypatch.setattr(child.source, "release", watched)
+    fetched.poller.give_up([task], child.time)
+    assert exits == ([False] if is_received else [False, False])
+    assert child.source.held == []
+
+
 def test_a_waiting_task_whose_lease_is_being_renewed_is_returned_later(child: Child, fetched: FetchedTasks) -> None:
     fetched.run(1)
     list(fetched.fetcher.receive())
