@@ -38,7 +38,7 @@ class Settlement(ABC):
         stats_retention: float = 30 * 86400.0,
         clock: Clock = boottime,
     ) -> None:
-        """`max_attempts`: the configured bound on attempts, for rows without a bound of their own or of their type.
+        """`max_attempts`: the configured limit of attempts. A limit of the row or of its type takes precedence.
 
         `stats_retention`: how many seconds hourly statistics of runs are kept.
         """

@@ -17,7 +17,7 @@ monotonic: Clock = time.monotonic
 """Returns seconds that never jump and do not count the sleep of a suspended machine."""
 
 boottime: Clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-"""Returns seconds that never jump and count the sleep of a suspended machine. Measures leases and what depends on them.
+"""Returns seconds that never jump and count the sleep of a suspended machine. This clock measures leases.
 
 macOS has no such clock, so the monotonic clock is used there. On macOS only the fence detects a lease that ended while
 the machine was suspended.

@@ -8,14 +8,14 @@ from difflib import get_close_matches
 _LONGEST_VALUE = 60
 """How many characters of a value an error message shows."""
 _MAX_BITS = 13_000
-"""A longer integer is described by its length, because Python refuses to print more than 4,300 digits."""
+"""An integer with more bits is described by its length, because Python refuses to print more than 4,300 digits."""
 _BIDI = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 ESCAPES = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
     for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *_BIDI)
 }
 """A table for `str.translate` that escapes control characters (C0, C1), line separators, and characters that change the
-direction of text. Keys, types and errors may contain any character, and a terminal would obey these."""
+direction of text. Keys, types and errors may contain any of these characters, and a terminal would obey them."""
 
 
 class InvalidValueError(ValueError):

@@ -55,7 +55,7 @@ class IdempotentError(ScheduleError):
 
 
 class IdempotentAlreadyFinishedError(AlreadyFinishedError, IdempotentError):
-    """The same task object settled this run before. Perhaps the answer to that write was lost."""
+    """This task object has settled this run before. Perhaps the answer to that write was lost."""
 
 
 class IdempotentAlreadyExistsError(AlreadyExistsError, IdempotentError):
@@ -91,7 +91,7 @@ class ResultTimeoutError(ScheduleError, TimeoutError):
 
 
 RUN_IS_OVER = (PreemptedError, OutcomeUnknownError, NotFoundError, AlreadyFinishedError)
-"""Errors of writes under a lease that mean: this worker has nothing left to do for the run."""
+"""Errors of writes under a lease. Each of these errors means: this worker has nothing left to do for the run."""
 
 
 class ConfigError(Exception):

@@ -121,7 +121,7 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    """Reset all objects, even if the reset of one fails. Python prints the exception and continues."""
+    """Reset all objects, even if the reset of one object fails. Python prints the exception and continues."""
     work_on_closing.reset_after_fork()
     with ExitStack() as stack:
         stack.callback(_registering.release)

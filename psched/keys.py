@@ -64,5 +64,5 @@ def backfill_of(key: str) -> tuple[str, int]:
 
 
 def enqueued_key(key: str, time: int, extra: bool) -> str:
-    """Return the key of the task that is submitted for an occurrence. The key for an `extra` run is different."""
+    """Return the key of the task that is submitted for an occurrence. An `extra` run has a key of its own."""
     return f"{key}@{time}{'.extra' if extra else ''}"

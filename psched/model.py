@@ -212,7 +212,7 @@ class ScheduleRow:
     - `version`: how many times the definition was changed; 0 where the store does not count.
     - `runs`: how many occurrences have run since `Rule.max_runs` was set; None without `max_runs`, None or 0 before the
       first run.
-    - `failures`: how many regular occurrences have failed in a row; None without failures, and without
+    - `failures`: how many regular occurrences have failed in a row; None without failures, or without
       `Policy.pause_after`.
     - `previous_ended`: when the regular run before `next_time` was settled; None unless `Policy.overlap` was `skip` at
       that time.
@@ -538,7 +538,7 @@ class LeaseTimes:
         return Backoff.of(self.retry_wait)
 
     def lease_time(self, started: bool) -> float:
-        """Return the seconds that a lease lasts: the lease of a run that has begun, or else of a prefetched task."""
+        """Return how many seconds a lease lasts. `started`: whether the run has begun; if not, it is prefetched."""
         return self.alive_time if started or self.prefetch_time is None else self.prefetch_time
 
 

@@ -1,4 +1,4 @@
-"""The data of schedules and tasks as JSON text, checked before it is written. Used in every process but the master."""
+"""The data of schedules and tasks as JSON text, checked before it is written. The master does not use this module."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def run_context() -> dict[str, Any]:
 
 
 def add_run_context(logger: object, method: str, event_dict: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A processor for structlog: add `run_context()` to an event. Fields that the event has already are kept."""
+    """A processor for structlog: add `run_context()` to an event. Existing fields of the event are kept."""
     for name, value in run_context().items():
         event_dict.setdefault(name, value)
     return event_dict

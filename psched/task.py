@@ -41,7 +41,7 @@ NO_RESULT: Any = object()
 PROGRESS_INTERVAL = 1.0
 """Seconds between two writes of a run's progress, and from the start of the run to the first write."""
 MAX_PROGRESS_MESSAGE = 500
-"""The maximum number of characters of the message of `progress` that are kept."""
+"""How many characters of the message of `progress` are kept."""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 """Matches the value of the header `traceparent` of W3C Trace Context. Its first group is the id of the trace."""
 MAX_OUTPUT = 8192
@@ -74,7 +74,7 @@ class Task:
     """Whether `conclude` leaves the run to be finished later, together with others. Set by the daemon."""
 
     _left: RunResult | None = None
-    """What the row will keep after the run, so far. Most runs leave nothing."""
+    """What the run has left so far, to be kept in the row after the run. Most runs leave nothing."""
     _saved_progress: str | None = None
     _progress_written_at = -math.inf
 
@@ -291,8 +291,9 @@ class Task:
     def record_begin(self) -> None:
         """Record in the database that the run has begun, if the record cannot wait for the next lease renewal.
 
-        The record cannot wait in two cases. The last attempt must not begin twice. And after an expired lease, a run
-        that crashes its host immediately would never count as an attempt. Raises PreemptedError.
+        The record of the last attempt cannot wait, because this attempt must not begin twice. The record of a run after
+        an expired lease cannot wait, because a run that crashes its host immediately would never count as an attempt.
+        Raises PreemptedError.
         """
         with self.lock:
             if not self._begin_recorded and (self._records_begin or self.last_attempt):
@@ -333,8 +334,8 @@ class Task:
     def finish_by_submitting(self, task: NewTask) -> None:
         """Settle the run as done by submitting `task` to the queue.
 
-        A task that exists already with the same key counts as submitted. If both tables are in one database, one
-        transaction writes both. Raises NotSupportedError without a queue.
+        A task that exists already with the same key counts as submitted. If schedules and queue are in one database,
+        one transaction writes both. Raises NotSupportedError without a queue.
         """
         self._settle("finished", self._settlement.finish_by, task)
 
@@ -393,8 +394,8 @@ class Task:
     def release_unstarted(self) -> None:
         """Release a task whose handler was not called, and restore its due time from before the acquire.
 
-        So the task still runs before tasks that were due later. On `rdb_compat` this does the same as `release`. Raises
-        like `finish`.
+        So the task still runs before tasks that were due later. On `rdb_compat` the method does the same as `release`.
+        Raises like `finish`.
         """
         self._settle("released", self._settlement.release, False)
 
@@ -632,7 +633,7 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
 
 
 def release_many(tasks: Sequence[Task]) -> int:
-    """Release tasks of one store that have not begun, except tasks with a cancel request. Return the number released.
+    """Release tasks of one store that have not begun, except tasks with a cancel request. Return their number.
 
     The tasks get back their due times from before the acquire, as with `Task.release_unstarted`.
 

@@ -42,7 +42,7 @@ def emit(event: Event, **fields: Any) -> None:
 
 
 def attach(listener: Listener, *events: Event) -> Callable[[], None]:
-    """Call `listener` at each of these events (default: all) from now on. Return a function that detaches it.
+    """Call `listener` at each of these events (default: all) from now on. Return a function that detaches the listener.
 
     A listener that is attached twice is called once. Child processes inherit the listeners that the master has
     attached.

@@ -154,7 +154,7 @@ class Source:
         return self.store.give_back(holder, suspects, self.times.backoff.limit, error, claims)
 
     def maintain(self, idle: bool = False) -> bool:
-        """Delete old rows, if the last call that did so is long enough ago. With `idle`, deletions are less frequent.
+        """Delete old rows, if the last deletion is long enough ago. With `idle`, deletions are less frequent.
 
         Takes at most about `_MAINTENANCE_SECONDS`. Return True if old rows are left. A failure is never raised. The
         first of several failures is logged, unless the database is unavailable.

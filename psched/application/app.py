@@ -107,9 +107,9 @@ class App(Router):
         """Register the decorated function as the handler for tasks of one type, or of all types that match.
 
         `type`: a type, or a regular expression that matches types. The default type is the module and name of the
-        function: `module.function`. The function is called with the data of the task as its arguments. If its first
-        parameter is named `task` or annotated as Task, that parameter gets the run. The decorated function can still be
-        called directly, and has `submit` (see `TaskFunction`).
+        function: `module.function`. The function is called with the data of the task as its arguments. If the
+        function's first parameter is named `task` or annotated as Task, that parameter gets the run. The decorated
+        function can still be called directly, and has `submit` (see `TaskFunction`).
 
         When the function returns, the task is finished, unless `finish` is False or the function itself settled the
         task. A daemon writes the end of the task within 0.2 s (1 s while the database is slow), together with other
@@ -173,7 +173,8 @@ class App(Router):
 
         The decorator may stand above or below `task`, and may be used several times.
 
-        - `cron`, `every` (such as `5m`), `at` (such as `2027-03-01T09:00`): when the schedule is due. Give one of them.
+        - `cron`, `every` (such as `5m`), `at` (such as `2027-03-01T09:00`): when the schedule is due. Give one of the
+          three.
         - `key`: the default is the type of the task.
         - `type`: the type of the task, needed if the function handles several types.
         - `data`: the arguments of the function.

@@ -43,7 +43,7 @@ def unstructure(value: Any, path: str) -> Any:
 
 
 def restorer(annotation: Any) -> Callable[[Any, str], Any]:
-    """Return a function that converts a JSON value to this type.
+    """Return a function that converts a JSON value to a value of the type `annotation`.
 
     The function takes the JSON value and its path, and raises ValueError for a wrong value. Raises TypeError for a type
     that cannot be converted.
@@ -229,7 +229,7 @@ def _class_hook(kind: Any) -> Callable[[Any], Any]:
 
 
 def check_type(kind: Any, seen: frozenset[type] = frozenset()) -> None:
-    """Raise TypeError for a type whose values cannot be stored. cattrs would report this only when it converts a value.
+    """Raise TypeError for a type whose values cannot be stored. cattrs would raise only when it converts a value.
 
     `seen`: the classes whose fields are being checked.
     """

@@ -114,7 +114,7 @@ class Base:
         self.task = task
 
     def run(self) -> None:
-        """Call before_perform, perform and after_perform. If one raises an Exception, call the decider."""
+        """Call before_perform, perform and after_perform. If one of them raises an Exception, call the decider."""
         try:
             if self.before_perform() is not False:
                 try:
@@ -166,7 +166,7 @@ class CallingHandler(Base):
             self._running.cancel()
 
     def awaited(self, result: Any) -> Any:
-        """Return the result of the function. If it is awaitable, await it, and return its value."""
+        """Return `result`, which the function has returned. If `result` is awaitable, await it and return its value."""
         if result is None or not inspect.isawaitable(result):
             return result
         self._running = CancellableRun()

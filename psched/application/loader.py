@@ -41,7 +41,7 @@ class ApplicationSpec:
     include: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     sections: tuple[tuple[str, ApplicationSpec], ...] = ()
-    """The spec of each section, if the sections have different ones. Then the fields above hold the applications,
+    """The spec of each section, if the sections have different specs. Then the fields above hold the applications,
     folders and modules of all sections."""
 
 

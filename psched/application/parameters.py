@@ -94,7 +94,7 @@ class Parameters:
 
     @property
     def returns_value(self) -> bool:
-        """Whether the annotated return type of the function is something other than None."""
+        """Whether the function has a return annotation other than None."""
         return self._signature.return_annotation not in _NO_RESULT
 
     def check(self, stores_result: bool) -> None:
@@ -122,7 +122,7 @@ class Parameters:
         for name, value in (*given.items(), *extra.items()):
             try:
                 if name.startswith(NOTES):
-                    raise ValueError(f"no argument may begin with {NOTES}: rename {name}")
+                    raise ValueError(f"no argument can have a name that begins with {NOTES}: rename {name}")
                 data[name] = self._conversion(name).stored(value, name)
             except ValueError as error:
                 faults.append(str(error))

@@ -45,7 +45,7 @@ class Router(ABC):
         """Raise ConfigError if a route has no handler."""
 
     def declared_schedules(self) -> list[DeclaredSchedules]:
-        """Return the schedules that this router declares, grouped by owner; most declare none. Raises ConfigError."""
+        """Return the schedules that this router declares, grouped by owner. Raises ConfigError."""
         return []
 
     def close(self) -> None:  # noqa: B027 – most routers keep nothing between tasks

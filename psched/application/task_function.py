@@ -73,7 +73,7 @@ class TaskFunction(Generic[P, R_co]):
 
     @property
     def stores_result(self) -> bool:
-        """Whether the return value is stored: `store_result`, or else whether the annotated return type is not None."""
+        """Whether the return value is stored. If `store_result` is None, the annotated return type decides."""
         given = self.options.store_result
         return self.parameters.returns_value if given is None else given
 

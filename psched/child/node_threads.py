@@ -18,7 +18,7 @@ _WITHDRAWAL = 1.0
 """The maximum number of seconds that an ending child waits until its node is removed from psched_nodes and
 its statistics are written."""
 _LAST_WRITE = 0.3
-"""How many seconds the statistics may take at an immediate stop."""
+"""The maximum number of seconds for the last write of the statistics at an immediate stop."""
 
 
 class NodeThreads:

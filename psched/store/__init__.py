@@ -80,7 +80,7 @@ class StoreSettings:
       connections.
     - `read_only`: for `psched.insight`, which never writes. On SQL the sessions refuse writes, and no statement
       takes longer than 2 s. On Redis the store waits at most 2.5 s for an answer.
-    - `long_reads`: a read-only store may take as long for a statement as other stores.
+    - `long_reads`: whether a read-only store may take as long for a statement as other stores.
     """
 
     url: str

@@ -113,7 +113,7 @@ class ScheduleCounts(TableCounts, Protocol):
     """The row counts of a table of schedules, and its rules."""
 
     def rules(self) -> Iterator[RuleUse]:
-        """Yield how often each rule is used.
+        """Yield how many schedules use each rule.
 
         Schedules are read a page at a time, so the same rule may occur repeatedly.
         """

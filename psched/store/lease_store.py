@@ -115,7 +115,7 @@ def only(answers: Sequence[Answer | ScheduleError]) -> Answer:
 
 
 class LeaseStore(ABC):
-    """Due rows with leases. This is the common part of the stores for schedules and for queue tasks.
+    """Due rows with leases: the common part of the stores for schedules and for queue tasks.
 
     Methods named `…_many` settle a batch of up to a few hundred rows in one transaction. For each row they return None,
     or the error that the method for one row would raise. A method for one row is a batch with one row.
@@ -137,7 +137,8 @@ class LeaseStore(ABC):
     nodes: Nodes | None = None
     """The living workers; None if the store does not record them (`rdb_compat`)."""
     watermarks: Watermarks | None = None
-    """The positions up to which events were reported to other programs; None if that is not supported."""
+    """The positions up to which events were reported to other programs; None if the store does not support watermarks.
+    """
     outbox: EventOutbox | None = None
     """Events to send; None if the store does not keep them."""
     stats: RunStats | None = None
@@ -207,8 +208,8 @@ class LeaseStore(ABC):
 
         - `types`: only acquire rows of these types. Raises NotSupportedError unless the store `keeps_types`.
         - `accepts`: returns whether a row of a type may be acquired. Only a store without `keeps_types` calls it.
-        - `ahead`: the runs begin later, and `extend` records that they have begun. A lease that expires before
-          that is not an attempt.
+        - `ahead`: the runs begin later, and `extend` records that they have begun. A lease that expires without this
+          record does not count as an attempt.
 
         Nothing is written to other rows. Rows of other types do not delay rows of `types`, even if they have been due
         longer.
@@ -308,8 +309,8 @@ class LeaseStore(ABC):
     ) -> int:
         """Release all rows that a dead `holder` still leases, or only the leases in `claims`. Return their number.
 
-        `claims`: `Lease.claim` by key. It tells these leases from later ones, if a process with the same holder has
-        acquired a key again.
+        `claims`: `Lease.claim` by key. These numbers distinguish the leases from later leases, if a process with the
+        same holder has acquired a key again.
 
         Rows in `suspects` (the keys that were running) get `error` as their last error. They are due after 1 s, doubled
         with each further crash, up to `longest_wait` seconds. All other rows are due as before the lease, and the

@@ -44,8 +44,8 @@ PAUSED = "paused"
 class Entry:
     """How an occurrence is settled, for the ledger.
 
-    - `detail`: the reason of a skip, the key of the enqueued task, or `run-now` or `backfill` for runs that one of
-      these requested.
+    - `detail`: the reason of a skip, the key of the enqueued task, or `run-now` or `backfill` for a run that `run_now`
+      or a backfill requested.
     - `started`: when the run began; None without a run.
     - `last`: set if the entry stands for all occurrences up to `last`, which were skipped together.
     - `count`: the number of these occurrences; None if there are more than were counted.
@@ -159,7 +159,7 @@ class Output:
 
 
 KEPT_OUTPUTS = 20
-"""The number of the last runs of each schedule whose output is kept."""
+"""How many outputs of each schedule are kept: those of the last runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ class Nodes(Protocol):
     """The nodes that work on one table. Safe to use from several threads."""
 
     def announce(self, announcement: Announcement) -> None:
-        """Record the announcement of a living node. After the first call, this is one statement."""
+        """Record the announcement of a living node. Each call after the first executes one statement."""
 
     def withdraw(self, name: str) -> None:
         """Remove a node that is stopping."""

@@ -26,7 +26,9 @@ OUTCOMES = Literal["finished", "retried", "released", "failed", "cancelled", "lo
 """How runs end: as in `RunOutcome`, or `lost`: the run could not be settled, and its task runs again."""
 
 RUNS, DURATION, WAIT, DURATIONS = 0, 1, 2, 3
-"""The indexes of the numbers in `RunSums`. After them come the buckets of durations and of waits."""
+"""Indexes in `RunSums`: of the number of runs, the sum of durations, the sum of waits, and the first bucket of
+durations. The buckets of waits follow.
+"""
 WAITS = DURATIONS + BUCKETS
 NUMBERS = WAITS + BUCKETS
 

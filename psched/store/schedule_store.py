@@ -61,14 +61,14 @@ class ScheduleStore(LeaseStore):
     ledger: Ledger | None = None
     """The ledger of the runs; None if the store keeps none."""
     keeps_policies = True
-    """Whether the store supports policies and pauses, which need a ledger, and extra runs."""
+    """Whether the store supports extra runs, policies and pauses. Policies and pauses need a ledger."""
     calendars: Calendars | None = None
     """The named calendars; None if the store does not support them."""
     alerts: OverdueAlerts | None = None
     """The overdue alerts; None if the store does not support them."""
 
     def is_backfill(self, key: str) -> bool:
-        """Return whether `key` belongs to a row of a backfill. On `rdb_compat` any key may belong to a schedule."""
+        """Return whether `key` belongs to a row of a backfill. Always False on `rdb_compat`, which has no backfills."""
         return self.keeps_policies and is_backfill_key(key)
 
     @property

@@ -125,7 +125,7 @@ class TypeFilter:
 
 
 def mismatch(filters: Collection[TypeFilter]) -> str | None:
-    """Return a message, with the remedy, about globs that match no routed type of any section; None without such.
+    """Return a message, with the remedy, about globs that match no routed type of any section; else None.
 
     `filters`: the filters of the sections that one worker serves.
     """

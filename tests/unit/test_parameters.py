@@ -451,7 +451,7 @@ def test_a_result_that_cannot_be_stored_is_reported_when_the_application_is_load
 def test_a_parameter_with_the_name_of_a_note_is_refused(app: App) -> None:
     with pytest.raises(ConfigError, match="the parameter _done begins with _; choose another name"):
         app.task("t")(lambda _done: None)
-    with pytest.raises(ValueError, match="no argument may begin with _: rename _done"):
+    with pytest.raises(ValueError, match="no argument can have a name that begins with _: rename _done"):
         app.task("t")(lambda **more: None).new_task(_done=1)
 
 

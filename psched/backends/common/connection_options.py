@@ -17,7 +17,7 @@ _READ = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Time limits in seconds. `read` limits the wait for each answer. The server ends a statement before that limit.
+    """Time limits of a connection, in seconds. `read`: for each answer. The server ends a statement before this limit.
 
     A URL sets the limits by `?connect_timeout=…&read_timeout=…`.
     """

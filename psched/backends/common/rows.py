@@ -65,7 +65,7 @@ CLAIMED_OF_SCHEDULE = (
     *("version", "size"),
     "taken_ahead",
 )
-"""Columns that are read from a row that was just leased, in this order."""
+"""Columns that are read, in this order, from a row that was just leased."""
 AHEAD = 1
 """Value of `taken_ahead` for a prefetched row: its run is not recorded as started."""
 AHEAD_AGAIN = 2

@@ -180,7 +180,7 @@ _Columns = Mapping[str, Any]
 
 
 class _Modification(NamedTuple):
-    """A change of a row, with the text and the size of its data."""
+    """A change of a row, with the text and the size of the row's new data."""
 
     change: RowChange
     wanted: ScheduleRow

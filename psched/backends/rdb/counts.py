@@ -215,7 +215,7 @@ _OF_RULE = ("cron", "timezone", "delay_ms", "options")
 
 
 def _uses(merged: Mapping[tuple[Any, ...], tuple[str, int]]) -> Iterator[RuleUse]:
-    """Yield how rules are used.
+    """Yield how many schedules use each rule.
 
     `merged`: for each type and rule (the values of `_OF_RULE`), the key of one schedule, and the number of schedules
     that are not paused or ended.
@@ -368,7 +368,7 @@ class _DueOfUser(NamedTuple):
     max_running: int | None
 
     def and_of(self, other: _DueOfUser) -> _DueOfUser:
-        """Return the sum of the due tasks of two bands."""
+        """Return the sum of this user's due tasks in two bands."""
         return _DueOfUser(
             self.number + other.number,
             self.more or other.more,

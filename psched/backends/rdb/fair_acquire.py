@@ -49,8 +49,8 @@ _MOMENT = 0.05
 the median wait of a task on PostgreSQL is 0.4 ms shorter than if the list is read after each such acquire (2026-11-29).
 """
 _MOST_USERS = 20
-"""The maximum number of users in one transaction. It is divided by the number of bands and of separately read types,
-because each combination costs a read.
+"""The maximum number of users in one transaction. This number is divided by the number of bands and of separately read
+types, because each combination costs a read.
 """
 _MOST_CUT_OFF = 100
 """The maximum number of users in `FairAcquire.cut_off`."""
@@ -66,7 +66,8 @@ class FairAcquire:
         self.database = database
         self.statements = cached(UserStatements, dialect, table, users)
         self.cut_off: dict[str, WaitingUser] = {}
-        """Users that got no row because the rows of others used up :budget. The next acquire begins with these users.
+        """Users that got no row because the rows of other users used up :budget. The next acquire begins with these
+        users.
         """
         self._in_band = ordered_acquire(dialect, table, cached(_statements_in_band, dialect, table))
         self._waiting_users = WaitingUsersQuery(self.statements)
@@ -157,7 +158,7 @@ class _AcquireInTurn:
         """Lease rows in rounds. A share that one user does not need goes to the other users.
 
         If another worker is acquiring rows of a user, waits for that worker only if there are no other rows. A user
-        that gets no row because the rows of others used up :budget is the first in the next acquire.
+        that gets no row because the rows of other users used up :budget is the first in the next acquire.
         """
         cut_off = self.strategy.cut_off
         for _ in range(_ROUNDS):

@@ -38,8 +38,8 @@ _NONCE = bindparam("nonce", type_=BigInteger)
 class RowInserts:
     """Inserts new rows into one table.
 
-    Each call writes a number of its own, the nonce, into its rows. By the nonce it recognises its rows after a lost
-    answer.
+    Each call writes a number of its own, the nonce, into its rows. By the nonce the call recognises its rows after a
+    lost answer.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class RowInserts:
 
 
 def schedule_insert(dialect: type[Dialect], table: Table, records: LedgerWriter) -> BulkInsert:
-    """Return the INSERT of schedules. If one statement can write to two tables, it also inserts their definitions."""
+    """Return the INSERT of schedules. If one statement can write to two tables, it also writes the changes table."""
     columns = [table.c[name] for name in _SCHEDULE_COLUMNS]
     further = records.insert_and_record if dialect.nested_writes else None
     return BulkInsert(dialect, table, columns, partial(_schedule_values, records), further)

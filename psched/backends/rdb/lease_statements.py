@@ -40,7 +40,7 @@ def constant(value: str | int) -> sa.ColumnElement[Any]:
 
 
 def one_more(column: sa.ColumnElement[int], most: int = 2**31 - 1) -> sa.ColumnElement[int]:
-    """Return `column` + 1, but at most `most`. An overflow in one row would fail the statement for all rows."""
+    """Return `column` + 1, but at most `most`. An overflow in one row would make the statement fail."""
     return sa.case((column < constant(most), column + constant(1)), else_=column)
 
 
@@ -75,7 +75,7 @@ def has_no_run(table: sa.Table) -> sa.ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True)
 class TypesShape:
-    """The number of types in a statement. `apart`: whether it reads each type by its own index range."""
+    """The number of types in a statement. `apart`: whether the statement reads each type by its own index range."""
 
     count: int
     apart: bool

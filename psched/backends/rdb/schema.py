@@ -310,7 +310,7 @@ def _leased_table(
     CHECK constraints refuse rows that could never be due, and keys that only SQLite would store: no statement could
     find, settle or delete such rows. Any other invalid value harms only its own row.
 
-    `claimed`: the columns that are read of a row that was just leased.
+    `claimed`: the columns that are read from a row that was just leased.
 
     - `size` is the number of bytes of the data as JSON, compressed or not.
     - `due`, one of `columns`, is when the row is due or its lease ends; NULL after the row is finished for good.

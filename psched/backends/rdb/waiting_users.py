@@ -35,14 +35,16 @@ _HAS_ROW = -1
 """In the answer of a statement, in place of a number of tasks: the user has a row in the table of users."""
 
 _WINDOW = 100
-"""The size of the window: the earliest due rows, in which users with due rows are searched first."""
+"""The number of earliest due rows (the window) in which users with due rows are searched first."""
 _WALK = 64
-"""How many more users are read, in the order of their names, if the users of the window may not run enough tasks."""
+"""How many more users are read, in the order of their names, if the users found in the window (`_WINDOW`) may not run
+enough tasks.
+"""
 _STRIDE = 8
 """How many users are read before the next test whether the users found so far may run enough tasks."""
 _SHORT_WALK = 4
-"""How many more users are read even if the window is enough, so that other users get their share. Only every other
-acquire reads these users.
+"""How many more users are read even if the users found in the window (`_WINDOW`) may run enough tasks, so that other
+users get their share. Only every other acquire reads these users.
 """
 
 _Range = tuple[int, WantedTypes]
@@ -70,8 +72,8 @@ class WaitingUser:
     def room(self) -> int | None:
         """How many more tasks of this user the acquire may take; None: any number.
 
-        This is half of what `max_running` still allows, but at least one task. Otherwise one worker would acquire all
-        of the user's tasks, and run them one after another.
+        The number is half of what `max_running` still allows, but at least one task. Otherwise one worker would acquire
+        all of the user's tasks, and run them one after another.
         """
         if self.max_running is None:
             return None

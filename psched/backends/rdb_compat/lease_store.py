@@ -131,7 +131,7 @@ class CompatLeaseStore(SqlStore):
         return claims
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return the seconds until a row is due, or None without such a row. Ignores remembered rows."""
+        """Return the seconds until a row is due, or None without such a row. Ignores rows of other workers."""
         _refuse(types)
         if self._left_rows.refresh(accepts):
             return self._database.run(self._next_due_of_ours)
@@ -367,7 +367,7 @@ class CompatLeaseStore(SqlStore):
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
         """Return locked rows to lease, with the column `lease_end`.
 
-        They may include rows that this process cannot run, but none that are remembered.
+        The rows may include rows that this process cannot run, but none that are remembered as rows of other workers.
         """
         if self._left_rows:
             return self._take(connection, self._due_keys(connection, values["limit"]), values)
@@ -389,7 +389,7 @@ class CompatLeaseStore(SqlStore):
         return self._lock_due.read(connection, [row["id"] for row in sized[:count]], values)
 
     def _due_keys(self, connection: Connection, count: int) -> list[Any]:
-        """Return the keys of the first due rows that are not remembered."""
+        """Return the keys of the first due rows that are not remembered as rows of other workers."""
         return [place["key"] for place in islice(self._places(connection, self._due_places), count)]
 
     def _next_due_of_ours(self, connection: Connection, _: bool) -> float | None:
@@ -397,7 +397,7 @@ class CompatLeaseStore(SqlStore):
         return None if place is None else max(0.0, place["due"] - int(place["now"]) / 1000)
 
     def _places(self, connection: Connection, keys: OrderedPages) -> Iterator[RowMapping]:
-        """Yield `key`, `due` and `now` of rows that are not remembered."""
+        """Yield `key`, `due` and `now` of rows that are not remembered as rows of other workers."""
         for page in keys.pages(lambda statement, after: connection.execute(statement, after).mappings().all()):
             yield from (place for place in page if not self._left_rows.has(place["key"], place["due"]))
 

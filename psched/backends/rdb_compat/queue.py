@@ -68,7 +68,7 @@ _FIRST_TIMEOUT = 1_300_000_000
 """Unix seconds. No worker acquires a row whose timeout is at or before this time."""
 
 _FINISHED = {"created_at": None}
-"""The column that identifies a finished row."""
+"""The value of a column that identifies a finished row."""
 
 
 class CompatTaskStore(CompatLeaseStore, TaskStore):
@@ -183,7 +183,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         raise NotSupportedError(NO_RESULTS)
 
     def cancel_request(self, key: str, retention: float, wanted: TaskFilter | None = None) -> None:
-        """Flag the task. Workers of psched retire a flagged task; newer Ruby workers run it."""
+        """Flag the task. Workers of psched retire a flagged task; new versions of Ruby workers run such a task."""
         self._act(key, self._cancel, {}, wanted)
 
     def delete(self, key: str, wanted: TaskFilter | None = None) -> None:

@@ -111,7 +111,7 @@ def check_rule(key: str, rule: Rule) -> None:
 
 
 def check_text(name: str, text: str | None) -> None:
-    """Raise NotSupportedError for a character of four bytes in UTF-8, because Ruby workers hang on such a row."""
+    """Raise NotSupportedError for a character of four bytes in UTF-8, because Ruby workers hang on such a text."""
     strange = next((character for character in text or "" if ord(character) > _LAST_CHARACTER), None)
     if strange is not None:
         raise NotSupportedError(
@@ -144,7 +144,8 @@ def _raw(data: Any) -> str | bytes:
 def _content(fields: RowReader, row: Mapping[Any, Any], key: str, max_data_size: int) -> tuple[str, dict[str, Any]]:
     """Return type and data.
 
-    Data that is not a JSON object counts as {}, as in the Ruby programs. Too large data is a problem.
+    Data that is not a JSON object counts as {}, as in the Ruby programs. If the data is too large, `problem` describes
+    that.
     """
     data: dict[str, Any] = {}
     try:

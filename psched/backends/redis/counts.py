@@ -35,7 +35,7 @@ class RedisCounts:
     """
 
     def __init__(self, run: Run) -> None:
-        """`run`: runs the script of a verb and returns its answer."""
+        """`run`: runs a script, given its name (`verb`) and arguments, and returns the answer."""
         self._run = run
 
     def types(self, limit: int, most: int) -> list[TypeCounts]:

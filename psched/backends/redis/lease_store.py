@@ -192,7 +192,7 @@ class RedisLeaseStore(LeaseStore):
         return self._server.call(script_composer.compose(self._table.kind, verb), [self._table.meta], arguments)
 
     def _run(self, verb: str, *arguments: Argument) -> Any:
-        """Run the script of `verb`, which must be safe to run twice."""
+        """Run the script `verb`, which must be safe to run twice."""
         return self._server.run(lambda _: self._call(verb, *arguments))
 
     def _get(self, key: str) -> dict[str, Any] | None:

@@ -32,7 +32,7 @@ _SCHEDULES = 32
 """The maximum number of schedules whose entries or changes one script reads."""
 
 Run = Callable[..., Any]
-"""Runs the script of a verb and returns its answer."""
+"""Runs a script, given its name (`verb`) and arguments, and returns the answer."""
 
 
 class RedisLedger:

@@ -100,7 +100,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         until: float,
         error: str | None = None,
     ) -> builtins.list[ScheduleError | None]:
-        """Retire the tasks together. Failed tasks are retired one by one: each has its own attempts and failure."""
+        """Retire the tasks together, or one by one if there is an `error`: each has its own attempts and failure."""
         common = [status, _milliseconds(retention), "", "", *NO_FAILURE]
         answers: builtins.list[ScheduleError | None] = []
         if status != TASK_FAILED and error is None:
@@ -244,7 +244,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
 def _columns(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as JSON columns for the script `submit`. A column of equal values is one value.
 
-    The server parses this in a tenth of the time that one argument per value would take.
+    The server parses these columns in a tenth of the time that one argument per value would take.
     """
     keys, *rest = zip(*rows, strict=True)
     return _ENCODER.encode([keys, *(column if column.count(column[0]) < len(column) else column[0] for column in rest)])

@@ -163,7 +163,7 @@ class Database:
 
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
-        """Run the statements in one transaction: READ COMMITTED, on SQLite with the write lock from the start."""
+        """Run the statements in one transaction: READ COMMITTED. On SQLite it holds the write lock from its start."""
         execute_text(connection, self.dialect.begin)
         try:
             yield

@@ -118,12 +118,17 @@ class Dialect:
     object_options: ClassVar[Collection[str]] = ()
     """Options of the drivers whose values are Python objects. A URL cannot contain such a value."""
     conflict_codes: ClassVar[Collection[object]]
+    """Error codes of the driver for which `retry_reason` returns `RetryReason.CONFLICT`."""
     lost_codes: ClassVar[Collection[object]]
+    """Error codes of the driver for which `retry_reason` returns `RetryReason.LOST`."""
     duplicate_codes: ClassVar[Collection[object]]
+    """Error codes of the driver for which `is_duplicate_key` is true."""
     missing_table_codes: ClassVar[Collection[object]] = ()
+    """Error codes of the driver for which `is_missing_table` is true."""
     existing_codes: ClassVar[Collection[object]] = ()
+    """Error codes of the driver for which `is_already_there` is true."""
     offline_codes: ClassVar[Collection[object]] = ()
-    """Error codes of the driver, by their meaning. The methods below use them."""
+    """Error codes of the driver for which `is_only_offline` is true."""
 
     url: URL
     tls: Tls | None
@@ -234,8 +239,7 @@ class Dialect:
     def joined(self, connection: Connection, first: str, second: str) -> str | None:
         """Return one statement that executes `first`, and `second` if `first` changed a row, in one transaction.
 
-        The statement selects 1 if `first` changed a row. Returns None if this takes several statements on this
-        database.
+        The statement selects 1 if `first` changed a row. Returns None if this database needs several statements.
         """
         return None
 

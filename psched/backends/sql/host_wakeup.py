@@ -28,9 +28,9 @@ _ENOUGH = 1_000
 
 
 def socket_name(url: URL, table: str) -> bytes | None:
-    """Return the name of the socket for `table`. Processes get the same name if their URLs name the server alike.
+    """Return the name of the socket for `table`. Processes get the same name if their URLs have the same server name.
 
-    Returns None if this system has no such sockets.
+    Returns None if this system has no abstract sockets.
     """
     if sys.platform != "linux":
         return None

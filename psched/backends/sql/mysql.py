@@ -278,7 +278,7 @@ class MySQLDialect(Dialect):
         return f"{'MariaDB' if _is_mariadb(connection) else 'MySQL'} {found}"
 
     def pooler_finding(self, run: Callable[..., Any], connect: Callable[[], Any]) -> Finding | None:
-        """Return the settings that `pooler: transaction` needs on the server, because psched sets none."""
+        """Return the settings that `pooler: transaction` needs on the server, because psched itself sets none."""
         if self.pooler != "transaction":
             return None
         with closing(connect()) as connection, connection.cursor() as cursor:

@@ -126,8 +126,8 @@ def _follows(order: Mapping[str, sa.ColumnElement[Any]], last: Mapping[str, Any]
 
 
 FEW = 10_000
-"""The maximum number of rows that are sorted in Python after a filter; a tenth of this if only one page is read. If
-more rows pass the filter, the database reads the index that has the wanted order, and filters its rows.
+"""The maximum number of rows that are sorted in Python after a filter; a tenth of this number if only one page is read.
+If more rows pass the filter, the database reads the index that has the wanted order, and filters its rows.
 """
 
 
@@ -152,10 +152,10 @@ def read_pages(
     One statement reads the keys of a page from an index, and others read the rows with these keys. MariaDB would sort
     the whole table to read rows in this order.
 
-    `after`: the values of the row before the first. `page_size`: see `page` in `TaskFilter`. `filter_order`: the
-    columns of the index that finds the rows for `conditions`; without it PostgreSQL may read the whole table.
-    `few_conditions`: the conditions that this index can check by itself, without reading rows. `is_filter_ordered`:
-    whether this index already has the wanted order, so that it can be read page by page.
+    `after`: the values of the row before the first row to yield. `page_size`: see `page` in `TaskFilter`.
+    `filter_order`: the columns of the index that finds the rows for `conditions`; without it PostgreSQL may read the
+    whole table. `few_conditions`: the conditions that this index can check by itself, without reading rows.
+    `is_filter_ordered`: whether this index already has the wanted order, so that it can be read page by page.
     """
     order = {"key": key} if due is None else {"due": due, "key": key}
     keys = sa.select(*(column.label(name) for name, column in order.items())).where(*conditions)

@@ -165,7 +165,7 @@ class PostgreSQLDialect(Dialect):
     def indexed_columns(
         self, connection: Connection, tables: Collection[str]
     ) -> Mapping[str, Collection[tuple[str | None, ...]]]:
-        """Read the catalogue by one statement. SQLAlchemy sends three, and builds objects for all that they return."""
+        """Read the catalogue by one statement. SQLAlchemy sends three, and builds objects for all results."""
         found: dict[str, set[tuple[str | None, ...]]] = {}
         for table, columns in connection.execute(_INDEXES, {"names": list(tables)}):
             of_table = found.setdefault(table, set())

@@ -1,4 +1,4 @@
-"""Creates, upgrades, checks and diagnoses the tables of a store. A table of its own records their layout."""
+"""Creates, upgrades, checks and diagnoses the tables of a store. A separate table records the tables' layout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Schema:
     """The main table of a store, whose columns are checked, and its other tables, all with their indexes."""
 
     _is_shared = True
-    """Whether other programs also create such tables. Then a wrong collation is only a warning."""
+    """Whether other programs also create these tables. If so, a wrong collation is only a warning."""
 
     def __init__(self, database: Database, table: sa.Table, key: str, maker: str, *others: sa.Table) -> None:
         """`key`: the column of the keys. `maker`: for messages, the program that creates such tables."""

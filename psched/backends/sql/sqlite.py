@@ -168,7 +168,9 @@ class SQLiteDialect(Dialect):
 
 
 _STEPS = 10_000
-"""Instructions of SQLite's virtual machine between two checks of the clock: less than a millisecond."""
+"""How many instructions SQLite's virtual machine executes between two checks of the clock. They take less than a
+millisecond.
+"""
 
 
 def _bound_statements(connection: sqlite3.Connection, seconds: float) -> None:
