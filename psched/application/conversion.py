@@ -248,8 +248,7 @@ def check_type(kind: Any, seen: frozenset[type] = frozenset()) -> None:
     elif isinstance(origin, type):
         if issubclass(origin, Mapping) and kinds and not _is_text(next(iter(kinds))):
             raise TypeError(
-                f"{_type_name(kind)}: the names in a JSON object are text; annotate it as dict[str, …], or as a list "
-                "of pairs"
+                f"{_type_name(kind)}: the names in a JSON object are text; use dict[str, …], or a list of pairs"
             )
         if origin not in seen and (attrs.has(origin) or is_dataclass(origin) or is_typeddict(origin)):
             seen |= {origin}

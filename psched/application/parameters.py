@@ -15,7 +15,7 @@ from psched.errors import ArgumentsError, ConfigError
 from psched.task import Task
 
 NOTES = "_"
-"""The prefix of names in the data that are not arguments, but notes that a run leaves for the next attempt."""
+"""A name in the data with this prefix is no argument, but a note that a run leaves for the next attempt."""
 
 _PLAIN = (str, int, float, bool)
 """Types whose values are JSON values already."""

@@ -110,7 +110,7 @@ class TableCounts(Protocol):
 
 
 class ScheduleCounts(TableCounts, Protocol):
-    """The row counts of a table of schedules, and its rules."""
+    """The row counts of a table of schedules, and the rules that these schedules use."""
 
     def rules(self) -> Iterator[RuleUse]:
         """Yield how many schedules use each rule.

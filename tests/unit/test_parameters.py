@@ -413,7 +413,7 @@ class Connection:
             r"the parameter value: a JSON value does not show which of the types Union.* it has; use only one",
         ),
         (list[date | datetime | None], "the parameter value: a JSON value does not show which of the types"),
-        (dict[int, str], r"the parameter value: dict\[int, str\]: the names in a JSON object are text; annotate it as"),
+        (dict[int, str], r"the parameter value: dict\[int, str\]: the names in a JSON object are text; use dict"),
         (
             list[Mapping[Number, str]],
             r"the parameter value: .*Mapping\[.*Number, str\]: the names in a JSON object",

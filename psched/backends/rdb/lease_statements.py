@@ -144,7 +144,7 @@ class LeaseStatements:
         self.held_claims = sa.select(table.c.key, table.c.claim).where(table.c.holder == dead, self._is_running)
 
     def writing(self, row: GivenColumns, now: sa.ColumnElement[int], **values: Any) -> sa.Update:
-        """Return the UPDATE that writes `values` to each row of the table whose lease is in `row`.
+        """Return the UPDATE that writes `values` to each row whose lease is in `row`.
 
         The lease must belong to :lease_holder.
         """

@@ -143,7 +143,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         status = wanted.status if wanted.late is None else "waiting"
         if wanted.prefix is not None:
             conditions.append(begins_with(c.id, wanted.prefix))
-        if status is not None:  # timeouts separate finished tasks from others, by an index
+        if status is not None:  # an index on timeouts separates finished tasks from others
             conditions.append(c.timeout <= _FIRST_TIMEOUT if status == "finished" else c.timeout > _FIRST_TIMEOUT)
         if wanted.late is not None:
             conditions.append(c.timeout <= seconds(now_ms()) - math.ceil(wanted.late))

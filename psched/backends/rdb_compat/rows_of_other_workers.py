@@ -22,7 +22,7 @@ _REPORTED = 10_000
 
 
 class RowsOfOtherWorkers:
-    """Remembers the rows by key and due time. Safe to use from several threads."""
+    """Remembers due rows that this process cannot run, by key and due time. Safe to use from several threads."""
 
     def __init__(self, clock: Clock = boottime) -> None:
         self._clock = clock

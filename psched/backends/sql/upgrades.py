@@ -24,7 +24,7 @@ class NewColumn:
 
     `kind`: the kind of store, `schedules`, `queue` or `ledger` (the ledger of `rdb_compat`), or `COMMON`. `table`: the
     suffix that makes this table's name from the name of the store's first table (such as `_ledger`; empty for the first
-    table itself). For a common table, its whole name.
+    table itself). The `table` of a common table is the whole name.
     """
 
     kind: str
