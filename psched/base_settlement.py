@@ -97,7 +97,7 @@ class Settlement(ABC):
 
     @property
     def result_problem(self) -> str | None:
-        """Return why runs can store no result and no progress, and the remedy; None if they can."""
+        """Return why runs can store neither a result nor progress, and the remedy; None if they can."""
         return "a schedule stores no result and no progress; submit a queue task"
 
     def save_progress(self, claim: Claim, progress: str, until: float) -> None:

@@ -207,6 +207,6 @@ def takes_one_argument(function: Callable[..., Any]) -> bool:
         inspect.signature(function).bind(None)
     except TypeError:
         return False
-    except ValueError:  # a function in C
+    except ValueError:  # Python knows no parameters of this function, which is written in C
         return True
     return True

@@ -1,6 +1,6 @@
 """Loads an application by the names in a config or on a command line.
 
-Used in child processes, commands and tests, never the master.
+Used in child processes, commands and tests, but never in the master.
 """
 
 from __future__ import annotations

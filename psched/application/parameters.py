@@ -143,7 +143,7 @@ class Parameters:
         if self.run is not None:
             values[self.run] = task
         bound = inspect.BoundArguments(self._signature, values)
-        bound.apply_defaults()  # for parameters before *args
+        bound.apply_defaults()  # adds missing parameters before *args
         return self._function(*bound.args, **bound.kwargs)
 
     def restored(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
     try:
         if not inspect.isbuiltin(function):
             return inspect.signature(function)
-    except ValueError:  # a class in C
+    except ValueError:  # Python knows no parameters of this class, which is written in C
         pass
     return inspect.signature(lambda task: None)
 

@@ -14,7 +14,7 @@ from psched.schedules.validation import Terms
 from psched.schedules_file.declared import FORMS, DeclaredSchedules
 
 _OWN = {"cron", "every", "at", "key", "type", "data", "delay", "timezone"}
-"""The options of the decorator that are not in `Terms`."""
+"""The options of `@app.schedule` that are not in `Terms`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def preempt(self, key: str, alive_time: float) -> Claim:
-        """Lease the task, even if it is leased or not due, and regardless of `max_running`.
+        """Lease the task even before it is due, even if another worker has a lease of it, and beyond `max_running`.
 
         Raises like `force_finish`.
         """

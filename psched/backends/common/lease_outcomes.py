@@ -74,7 +74,7 @@ def finished_before(lease: Lease) -> ScheduleError:
 
 def _was_never_ended(lease: Lease, row: LostRow) -> bool:
     """Return whether the row proves that the holder of `lease` never ended this lease."""
-    if row.nonce != lease.nonce:  # a row created later under the same key
+    if row.nonce != lease.nonce:  # another row, created later with the same key
         return False
     fences = [fence for fence, _, _ in _parsed(row.endings)]
     return len(row.endings) < MOST_CHARACTERS or any(fence < lease.fence for fence in fences)

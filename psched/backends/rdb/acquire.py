@@ -257,7 +257,7 @@ class SelectingAcquire(OrderedAcquire):
 
 
 def ordered_acquire(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> OrderedAcquire:
-    """Return the acquire for this database that leases rows in the order of their due times."""
+    """Return the `OrderedAcquire` for this database."""
     return (ReturningAcquire if dialect.returning else SelectingAcquire)(dialect, table, statements)
 
 

@@ -218,9 +218,9 @@ def _uses(merged: Mapping[tuple[Any, ...], tuple[str, int]]) -> Iterator[RuleUse
     """Yield how many schedules use each rule.
 
     `merged`: for each type and rule (the values of `_OF_RULE`), the key of one schedule, and the number of schedules
-    that are not paused or ended.
+    that are neither paused nor ended.
     """
-    rules: dict[tuple[Any, ...], RuleUse] = {}  # reading a rule takes longer than all the rest
+    rules: dict[tuple[Any, ...], RuleUse] = {}  # a cache: reading a rule takes longer than all the rest
     for (type_, *values), (key, count) in merged.items():
         rule = tuple(values)
         known = rules.get(rule)
@@ -237,7 +237,7 @@ def _rules(table: sa.Table) -> tuple[Statement, Statement, Statement]:
 
     The first returns the last key of the page; no row if the page is not full. The second returns the rules of a full
     page (up to the key :last), the third the rules of the last page. The columns of both are the type, those of
-    `_OF_RULE`, the last key, and the number of schedules that are not paused or ended.
+    `_OF_RULE`, the last key, and the number of schedules that are neither paused nor ended.
     """
     c = table.c
     is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)

@@ -267,7 +267,7 @@ class _AcquireInTurn:
         return {row.user_name: (row.live, row.most) for row in rows}
 
     def _due(self, shares: Mapping[str, int]) -> dict[str, Iterator[RowMapping]]:
-        """Return up to `shares` due rows of each user per band, in the order in which to run them."""
+        """Return, for each user and band, up to `shares[user]` due rows, in the order in which to run them."""
         parts = [
             (user, band, types)
             for user in shares

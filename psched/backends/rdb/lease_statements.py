@@ -264,7 +264,7 @@ class LeaseStatements:
     def _retrying(self, row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
         c = self._table.c
         due = now + row["wait"]
-        if "version" in c:  # due now if the definition has changed since the run (seen_version NULL: never)
+        if "version" in c:  # a row whose definition has changed since the run is due now (unless seen_version is NULL)
             due = sa.case((c.version != row["seen_version"], now), else_=due)
         kept, counted = sa.func.coalesce(row["error"], c.last_error), c.attempts - row["uncounted"]
         return self.settling(row, now, RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))

@@ -184,7 +184,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             return [None] * len(claims)
         answers: builtins.list[ScheduleError | None] = []
         for claim, answer in zip(claims, found, strict=True):
-            if len(claims) > 1 and isinstance(answer, sa.RowMapping):  # refused only because another claim was refused
+            if len(claims) > 1 and isinstance(answer, sa.RowMapping):  # another claim was the reason
                 answers += self._retire_and_record([claim], status, values, until, uncertain)
             else:
                 answers.append(refused(claim.lease, answer))
@@ -269,7 +269,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
                 return 0
             done: int = connection.execute(self._statements.purge, {"keys": [key for key, _ in rows]}).rowcount
             users = {user for _, user in rows if user}
-            if users:  # the next acquire for one of these users inserts its row again
+            if users:  # the next acquire for such a user inserts the user's row again
                 connection.execute(self._statements.forget_users, {"users": sorted(users)})
             return done
 

@@ -134,7 +134,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         if not changes:
             return True
         statement = self._unchanged(seen).values(**changes, updated=now_ms(), version=self._table.c.version + 1)
-        if entry is not None:  # otherwise the new ledger entry might have the same key as the entry of the last run
+        if entry is not None:  # without a new fence, two entries of the ledger might have the same key
             statement = statement.values(fence=self._table.c.fence + 1)
 
         pending = milliseconds(regular_time(seen) if entry is None or entry.last is None else entry.last + 1)

@@ -65,7 +65,7 @@ class CompatScheduleCounts(CompatCounts):
                     fields.text("key"),
                 )
             is_full = sum(row["count"] for row in found) == _PAGE
-            after = found[-1]["key"] if is_full else None  # by the order of the database: Ruby's collation ignores case
+            after = found[-1]["key"] if is_full else None  # the last key by Ruby's collation, which ignores case
 
 
 class CompatTaskCounts(CompatCounts):

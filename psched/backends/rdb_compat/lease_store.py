@@ -176,7 +176,7 @@ class CompatLeaseStore(SqlStore):
 
         The table has no columns for `error`, `counted` and `version`.
         """
-        if len(retries) == 1:  # takes 40 % less processor time than a transaction with a locking read (2026-11-22)
+        if len(retries) == 1:  # without a locking read, the UPDATE takes 40 % less processor time (2026-11-22)
             ((lease, wait, *_),) = retries
             return [self._settle_one(lease, self._retry, {"wait": _rounded_up(wait)}, until)]
         waits = {retry.lease: _rounded_up(retry.wait) for retry in retries}
@@ -274,7 +274,7 @@ class CompatLeaseStore(SqlStore):
     ) -> RowMapping | ScheduleError | None:
         """Execute `statement`, made by `_settling`, and `on_commit` in one transaction.
 
-        Returns None if both were executed. Returns the row if the lease still holds but another condition of the
+        Returns None if both took effect. Returns the row if the lease still holds but another condition of the
         statement does not. Otherwise returns the error. `outcome`: the columns of a settled row, if known: a row that
         already has them was settled before.
         """

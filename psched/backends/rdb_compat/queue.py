@@ -163,7 +163,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     ) -> builtins.list[ScheduleError | None]:
         """Finish the claimed runs. The table has no columns for `status`, `error` and results."""
         seconds, leases = _whole_retention(retention), [claim.lease for claim in claims]
-        if len(leases) == 1:  # takes 40 % less processor time than a transaction with a locking read (2026-11-22)
+        if len(leases) == 1:  # without a locking read, the UPDATE takes 40 % less processor time (2026-11-22)
             return [self._settle_one(leases[0], self._retire, {"retention": seconds}, until, _FINISHED)]
 
         def write(connection: Connection, held: builtins.list[Lease]) -> None:

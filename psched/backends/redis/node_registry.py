@@ -38,6 +38,6 @@ class RedisNodes:
 
 def _rows(found: list[list[bytes]]) -> Iterator[Mapping[str, Any]]:
     for name, told, *times in found:
-        with suppress(ValueError, TypeError):  # another version of psched wrote it
+        with suppress(ValueError, TypeError):  # another version of psched wrote the node
             named = dict(zip(("seen", "started", "clock_offset", "now"), times, strict=True))
             yield {**json.loads(told), "node": name.decode(), **named}

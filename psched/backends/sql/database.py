@@ -158,7 +158,7 @@ class Database:
         pool.release(connection, isinstance(error, DBAPIError) and self.retry_reason(error) is not RetryReason.LOST)
         if isinstance(error, DBAPIError) and error.connection_invalidated:
             pool.close_idle()  # the idle connections are probably lost, too
-        if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # raised while rows were fetched
+        if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # an error raised while rows were fetched
             raise wrapped(error, self._engine.dialect) from error
 
     @contextmanager
@@ -254,7 +254,7 @@ class Database:
         if isinstance(error, PoolTimeoutError):
             return RetryReason.LOST
         driver = self._engine.dialect.loaded_dbapi.Error
-        if isinstance(error, driver):  # raised on a dedicated connection
+        if isinstance(error, driver):  # an error raised on a dedicated connection
             error = DBAPIError.instance(None, None, error, driver)
         if not isinstance(error, DBAPIError):
             return None

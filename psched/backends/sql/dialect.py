@@ -112,7 +112,7 @@ class Dialect:
     compound_statements: ClassVar[bool] = False
     """Whether servers of this kind can execute two changes by one statement; see `joined`."""
     waits_block_others: ClassVar[bool] = False
-    """Whether building an index, while it waits for its lock, makes the statements of other clients wait."""
+    """Whether a statement that builds an index, and waits for a lock, makes statements of other clients wait."""
     counts_new_rows: ClassVar[bool] = True
     """Whether the row count of `insert_new` counts only new rows, not rows whose key existed."""
     object_options: ClassVar[Collection[str]] = ()

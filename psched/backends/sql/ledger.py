@@ -270,7 +270,7 @@ class SqlLedger:
             yield place, read_ledger_row(dict(zip(columns, row, strict=True)))
 
     def _of_each(self, make: _Make, given: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Any]]:
-        """Yield the rows that `make` selects for each element of `given`. The position of the element comes first."""
+        """Yield the rows that `make` selects for each element of `given`. Each begins with the element's position."""
         for start in range(0, len(given), _AT_ONCE):
             part = given[start : start + _AT_ONCE]
             count = 1 << (len(part) - 1).bit_length()
@@ -524,7 +524,7 @@ class LedgerWriter:
             schedules.c.nonce == sa.bindparam("nonce", type_=schedules.c.nonce.type),
         )
         self._insert_added = self._change_of_row(schedules.c.version, *ours)
-        # At least the row's last fence, so that a later row with this key gets larger fences.
+        # A deletion gets a version above the row's last fence, so that a later row with this key gets larger fences.
         last = larger_of(schedules.c.version, schedules.c.fence)
         self._insert_deleted = self._change_of_row(last + 1, self._this)
         of_change = {"key": ledger.c.key.type, "pending": sa.BigInteger()}

@@ -123,7 +123,7 @@ class MySQLDialect(Dialect):
             return
         nowhere = os.open(os.devnull, os.O_RDWR)
         for connection in self._connections:
-            with suppress(Exception):  # raised by a closed connection
+            with suppress(Exception):  # a closed connection raises an error
                 os.dup2(nowhere, connection.fileno(), inheritable=False)
         os.close(nowhere)
 

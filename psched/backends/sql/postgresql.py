@@ -158,7 +158,7 @@ class PostgreSQLDialect(Dialect):
         from psycopg import ClientCursor  # noqa: PLC0415 – another driver may be installed instead
 
         driver: Any = connection.connection.dbapi_connection
-        with ClientCursor(driver) as cursor:  # without the settings that `TransactionCursor` sends in each transaction
+        with ClientCursor(driver) as cursor:  # unlike `TransactionCursor`, sends no settings first
             cursor.execute(sql)
         return None
 
