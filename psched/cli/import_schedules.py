@@ -254,7 +254,7 @@ def _finish(
     differing = sum(not each.is_the_same for each in reported)
     missing = sum(not each.keys for each in reported)
     target = "" if output == "-" else f" to {output}"
-    written = f"{imported.scheduler}: {len(reported)} read, {sum(map(len, keyed))} schedules written{target}"
+    written = f"{imported.scheduler}: {len(reported)} entries read, {sum(map(len, keyed))} schedules written{target}"
     for line in (
         f"{written}; {differing} differ, of which {missing} are not written",
         *lines(imported, reported),

@@ -331,7 +331,7 @@ def _number(text: str, kind: str, pattern: re.Pattern[str], lowest: float, highe
 def _place(text: str) -> tuple[float, str]:
     time, _, key = text.partition(":")
     if not key or not _NUMBER.fullmatch(time):
-        raise ValueError(f"expected the text that the last page printed, such as 1796108400:KEY, got {shown(text)}")
+        raise ValueError(f"expected the text that the previous page printed, such as 1796108400:KEY, got {shown(text)}")
     return float(time), key
 
 
@@ -371,7 +371,9 @@ def _shell_word(text: str) -> str:
     return f"$'{''.join(escaped)}'"
 
 
-LIMIT = click.option("--limit", type=count(), help="List at most N, then print the --after option for the next page.")
+LIMIT = click.option(
+    "--limit", type=count(), help="List at most N rows, then print the --after option of the next page."
+)
 PREFIX = click.option("--prefix", metavar="TEXT", help="Only keys that start with TEXT.")
 
 

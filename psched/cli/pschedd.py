@@ -311,7 +311,7 @@ def _request(
 ) -> tuple[int, int | None, RequestStatus | None]:
     """Signal the master.
 
-    Return its pid, the pid of the master that runs afterwards, and the outcome if there is one.
+    Return the pid of this master, the pid of the master that runs afterwards, and the outcome (None if unknown).
     """
     path = invocation.pid_path()
     before, status = read_status(path)

@@ -240,7 +240,8 @@ def _write_notes(found: Simulation, most: int | None) -> None:
     if found.unmeasured:
         names = ", ".join(found.unmeasured[:10]) + (" and more" if len(found.unmeasured) > 10 else "")
         click.echo(
-            f"types without a run in the ledger are assumed to take the mean time of the others: {names}", err=True
+            f"types without a run in the ledger (assumed: the mean time of the other types): {names}",
+            err=True,
         )
 
 

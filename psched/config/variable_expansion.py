@@ -66,7 +66,7 @@ class Expansion:
         except ValueError as error:
             raise ExpansionError(path, str(error)) from error
         if len(lines) != 1:
-            raise ExpansionError(path, f"{file}: expected one line of text, got {len(lines)}")
+            raise ExpansionError(path, f"{file}: expected one line of text, got {len(lines)} lines")
         return lines[0]
 
 

@@ -73,7 +73,7 @@ def ping_url(url: str, action: str, rid: str) -> str:
 
 
 def start_pings(settings: Settings, store: LeaseStore | None = None) -> Callable[[], None]:
-    """Start to ping, if `healthchecks` is configured. Return a function that sends the waiting pings and stops.
+    """Start to ping, if `healthchecks` is configured. Return a function that sends waiting pings and stops pinging.
 
     `store`: as for `HealthcheckPings`.
     """

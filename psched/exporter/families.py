@@ -212,7 +212,7 @@ def _database_families(found: Sequence[tuple[str, SectionFacts | None]]) -> Iter
 
 
 def _add(sums: list[float], numbers: Numbers, sum_at: int, buckets_at: int) -> None:
-    """Add one measure of `numbers` to `sums`: the buckets, then the sum of seconds."""
+    """Add one histogram in `numbers` (of durations or of waits) to `sums`: the buckets, then the sum in seconds."""
     for number in range(BUCKETS):
         sums[number] += numbers[buckets_at + number]
     sums[BUCKETS] += numbers[sum_at]

@@ -1,4 +1,4 @@
-"""Converts the arguments of a call to the data of a schedule. Each member has the name of a parameter."""
+"""Converts the arguments of a call to the data of a schedule. Each member of the data has the name of a parameter."""
 
 from __future__ import annotations
 

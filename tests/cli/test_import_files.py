@@ -78,7 +78,7 @@ def declared(text: str) -> DeclaredSchedules:
 def test_a_crontab_becomes_a_file_of_schedules_and_a_report(fresh: Commands, crontab: str) -> None:
     report = fresh.ok("import", "crontab", crontab, "--owner", "ann", "-t", "Europe/Berlin", "--at", _AT).out
     assert report.splitlines()[:2] == [
-        "cron: 3 read, 2 schedules written to schedules.yml; 1 differ, of which 1 are not written",
+        "cron: 3 entries read, 2 schedules written to schedules.yml; 1 differ, of which 1 are not written",
         "crontab:4: NOT WRITTEN (@reboot): runs when the host starts, which psched cannot do; start it with systemd",
     ]
     found = declared((fresh.folder / "schedules.yml").read_text())
@@ -128,7 +128,7 @@ def test_the_file_goes_to_stdout_and_the_report_to_stderr(
         outcome = fresh("import", "crontab", "-", "--owner", "ann", "--prefix", "web1.", "-o", "-")
     assert outcome.code == 0
     assert [new.key for new in declared(outcome.out).schedules] == ["web1.backup", "web1.mail"]
-    assert "cron: 3 read, 2 schedules written; 1 differ" in outcome.err
+    assert "cron: 3 entries read, 2 schedules written; 1 differ" in outcome.err
     assert declared(outcome.out).schedules[0].timezone == "Asia/Tokyo"  # that of this host
 
 

@@ -232,7 +232,10 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
         (("explain", "@daily", "--at", "9999-12-31"), "'9999-12-31' is not from 1970 to 9998; give a date such as"),
         (("list", "--jsn"), "No such option '--jsn'"),
         (("list", "--state", "late"), "'late' is not one of 'broken', 'paused', 'running'"),
-        (("list", "--after", "key"), "expected the text that the last page printed, such as 1796108400:KEY, got 'key'"),
+        (
+            ("list", "--after", "key"),
+            "expected the text that the previous page printed, such as 1796108400:KEY, got 'key'",
+        ),
         (("list", "--after", "1796108400:"), "such as 1796108400:KEY, got '1796108400:'"),
         (("list", "--late", "--state", "due"), "--late cannot be combined with --state or --after; remove one of them"),
         (("list", "--limit", "0"), "expected a whole number from 1 to 2147483647, got '0'"),

@@ -327,7 +327,10 @@ def test_a_file_for_a_value_that_cannot_be_used_is_named_with_its_key(tmp_path: 
         == f"{begin}: {secret}: cannot be read: No such file or directory"
     )
     secret.write_text("s3cret\nmore\n")
-    assert fault({**SQLITE, "table": f"${{file:{secret}}}"}) == f"{begin}: {secret}: expected one line of text, got 2"
+    assert (
+        fault({**SQLITE, "table": f"${{file:{secret}}}"})
+        == f"{begin}: {secret}: expected one line of text, got 2 lines"
+    )
     secret.write_text("s3cret!\n")
     assert fault({**SQLITE, "table": f"${{file:{secret}}}"}).endswith(f"got '${{file:{secret}}}'")
     for wrong in ("${file:}", "${file:x", "${file:${x}"):

@@ -118,7 +118,7 @@ def _load_in_new_process(file: Path, environment: str | None, reader: SectionNam
         raise ConfigError(f"{file}: the settings were not imported within {_PATIENCE} s") from None
     if done.returncode:
         raise ConfigError(
-            done.stderr.strip() or f"{file}: the process that imports the settings ended with {done.returncode}"
+            done.stderr.strip() or f"{file}: importing the settings ended with exit status {done.returncode}"
         )
     content, base, found = json.loads(done.stdout.splitlines()[-1])
     return _located(_structured(content, base), Path(found), file, environment)

@@ -38,7 +38,7 @@ def _load_in_new_process(environment: str | None, reader: SectionName) -> Settin
         raise ConfigError(f"the Flask application was not imported within {_PATIENCE} s") from None
     if done.returncode:
         raise ConfigError(
-            done.stderr.strip() or f"the process that imports the Flask application ended with {done.returncode}"
+            done.stderr.strip() or f"importing the Flask application ended with exit status {done.returncode}"
         )
     given, root_path = json.loads(done.stdout.splitlines()[-1])
     if isinstance(given, str):
