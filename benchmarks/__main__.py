@@ -1,4 +1,4 @@
-"""`scripts/bench`: measures psched beside bare driver loops on private servers."""
+"""`scripts/bench`: measures psched and bare driver loops on private servers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WORKLOADS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the chosen workloads; returns 1 when a measurement failed (not when a goal is missed)."""
+    """Measure the chosen workloads. Return 1 if a measurement failed, else 0, even if a goal is missed."""
     chosen = _parser().parse_args(arguments)
     record = BenchmarkRecord()
     if chosen.read:
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(chosen: argparse.Namespace, record: BenchmarkRecord) -> None:
-    """Measure in rounds; keep the results so far when interrupted or when the time is up."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that servers and workers are stopped then, too
+    """Measure in rounds. Keep the results so far if the user interrupts, or if the time is over."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM, too, stops servers and workers
     if chosen.peers:
         install()
     with Lab() as lab, tempfile.TemporaryDirectory(prefix="psched-bench-", dir=chosen.folder) as folder:
@@ -77,24 +77,24 @@ def _run(chosen: argparse.Namespace, record: BenchmarkRecord) -> None:
             for group in _groups(chosen):
                 measure(grounds, record, group, Scale(chosen.quick))
         except KeyboardInterrupt:
-            print("interrupted; this is what there is", file=sys.stderr)
+            print("interrupted; these are the results so far", file=sys.stderr)
         finally:
             grounds.close()
 
 
 def _groups(chosen: argparse.Namespace) -> Iterator[Sequence[Measurement]]:
-    """Yield what is measured next, round after round, until the time is up."""
+    """Yield the groups of measurements to make together, round after round, until the time is over."""
     end = time.monotonic() + chosen.minutes * 60
     for number in range(chosen.repeat or (1 if chosen.quick else 3)):
         for group in in_groups(_wanted(chosen, number), chosen.apart):
             if time.monotonic() > end:
-                print("the time is up; this is what there is", file=sys.stderr)
+                print("the time is over; these are the results so far", file=sys.stderr)
                 return
             yield group
 
 
 def _wanted(chosen: argparse.Namespace, number: int) -> Iterator[Measurement]:
-    """Yield what is to be measured in the round with this number."""
+    """Yield the measurements of the round with this number (from 0)."""
     for workload in WORKLOADS:
         if chosen.only and workload.name not in chosen.only:
             continue
@@ -115,26 +115,34 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"workloads:\n{lines}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="small and once: shows that all works, and no more")
+    parser.add_argument(
+        "--quick", action="store_true", help="small amounts, one round: shows only that everything works"
+    )
     parser.add_argument("--only", action="append", choices=[each.name for each in WORKLOADS], metavar="WORKLOAD")
     parser.add_argument("--store", action="append", choices=(*STORES, *BEHIND))
-    parser.add_argument("--who", action="append", metavar="NAME", help="such as psched, 'floor 1/1', PgQueuer")
-    parser.add_argument("--repeat", type=int, metavar="N", help="how often each is measured (default: 3)")
+    parser.add_argument("--who", action="append", metavar="NAME", help="a contender: psched, 'floor 1/1', PgQueuer, …")
+    parser.add_argument("--repeat", type=int, metavar="N", help="the number of rounds (default: 3)")
     parser.add_argument(
         "--minutes",
         type=float,
         default=math.inf,
         metavar="N",
-        help="begin no measurement after that; shows what there is",
+        help="begin no measurement after N minutes; show the results so far",
     )
-    parser.add_argument("--peers", action="store_true", help="also measure others, in a virtualenv of their own")
-    parser.add_argument("--apart", action="store_true", help="one at a time also what mostly waits")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there, too")
     parser.add_argument(
-        "--read", type=Path, action="append", metavar="FILE", help="measure nothing; take what --json wrote, of several"
+        "--peers", action="store_true", help="also measure other queues and schedulers, in a virtualenv"
     )
-    parser.add_argument("--folder", type=Path, help="where the SQLite files are (default: the temporary folder)")
+    parser.add_argument("--apart", action="store_true", help="never run measurements side by side")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables to FILE")
+    parser.add_argument(
+        "--read",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="measure nothing; show the results that --json wrote (may be repeated)",
+    )
+    parser.add_argument("--folder", type=Path, help="the folder of SQLite files (default: a temporary folder)")
     return parser
 
 

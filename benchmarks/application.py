@@ -1,4 +1,4 @@
-"""The handlers that the benchmark runs. In children of `psched run`."""
+"""The handlers that the benchmark runs, in children of `psched run`."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ tally = tally_of_environment()
 
 @app.task("returns")
 def returns(task: Task) -> None:
-    """Do nothing; returning finishes the task."""
+    """Do nothing. When the function returns, psched finishes the task."""
     tally.count()
 
 
 @app.task("finishes", finish=False)
 def finishes(task: Task) -> None:
-    """Do nothing, and finish the task, durably when that returns."""
+    """Do nothing but finish the task. `task.finish()` returns when the end is durable."""
     tally.count()
     task.finish()
 
 
 @app.task("waits")
 def waits(task: Task) -> None:
-    """Take 20 ms without needing the processor."""
+    """Sleep for 20 ms, which takes no processor time."""
     time.sleep(0.02)
     tally.count()
 
 
 @app.task("picked")
 def picked(task: Task) -> None:
-    """Keep how long ago the task was submitted."""
+    """Record how many seconds ago the task was submitted."""
     tally.sample(time.monotonic() - task.data["sent"])
     tally.count()
 
 
 def load(task: Task) -> None:
-    """Take the time that the task says, or fail; keep how long it waited."""
+    """Sleep for the seconds in the task's data, and raise if the data says so. Record how long the task waited."""
     plan.handle(tally, task.data["sent"] if task.attempts == 1 else None, task.data["seconds"])
     if task.attempts <= task.data["raises"]:
         raise RuntimeError("as planned")
@@ -57,13 +57,13 @@ for name in plan.TYPE_NAMES:
 
 @app.task("late")
 def late(task: Task) -> None:
-    """Keep how late the occurrence is. Database and handler have one clock, being on one host."""
+    """Record how many seconds late the run is. The database and the handler are on one host, so they have one clock."""
     tally.sample(time.time() - task.data.get("due", task.scheduled_time))
     tally.count()
 
 
 def _time_acquires() -> None:
-    """Keep how long each acquire takes that brings something, in the process that acquires."""
+    """Record the seconds of each acquire that returns rows, in the process that acquires."""
     fetch_multi = Source.fetch_multi
 
     def timed(self: Source, *arguments: Any, **options: Any) -> tuple[list[Claim], float]:
@@ -81,7 +81,7 @@ if os.environ.get(ACQUIRES):
 
 
 def _count_statements() -> None:
-    """Count what connections to SQLite do: no server can tell."""
+    """Count the statements that this process sends to SQLite, because SQLite has no server that counts them."""
     import sqlite3  # noqa: PLC0415 – else it is a megabyte of each worker whose memory is measured, on other stores
 
     connect = sqlite3.connect

@@ -19,7 +19,7 @@ from psched.queue.queue import Queue
 _SUBMITTERS = 200
 _SECONDS = 5.0
 _TICK = 0.001
-"""Seconds between two looks at the clock."""
+"""Seconds between two looks at the clock, which find out whether the event loop stalls."""
 
 Submit = Callable[[Queue, str], Coroutine[Any, Any, object]]
 
@@ -37,7 +37,7 @@ def _nothing(queue: Queue, key: str) -> Coroutine[Any, Any, object]:
 
 
 def submit(way: Submit, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return tasks per second, how long a submit takes, and the longest stall of the event loop."""
+    """Return the tasks per second, the median time of a submit, and the longest stall of the event loop."""
     with psched.open_queue(BenchmarkWorker(place).config) as queue:
         return asyncio.run(_submit(queue, way, scale.seconds(_SECONDS)))
 

@@ -1,8 +1,8 @@
-"""`scripts/compare`: two revisions or two configurations in pairs, by the processor time per task.
+"""`scripts/compare`: compares two revisions or two configurations by the processor time per task.
 
-Timings of one variant alone say little on a machine that others use, too. Here both drain the same backlog, in turns on
-one server or at the same time on two, and the ratios of the pairs are what counts: a difference smaller than their
-spread is none.
+If other programs use the machine, too, timings of one variant alone say little. So both variants drain the same
+backlog, in turns on one server, or at the same time on two servers. Each pair of drains gives a ratio. A difference
+that is smaller than the spread of these ratios says nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _PARTS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "metrics": ({"metrics_file": "psched.metrics"}, {"metrics_file": "none"}),
     "statistics": ({}, {"queue": {"stats_retention": 0}}),
 }
-"""What `--without` may name, and the settings that turn it on and off."""
+"""The parts that `--without` may name, each with the settings that turn the part on, and those that turn it off."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What is measured: the sources in a folder, with settings of the daemon."""
+    """One of the two things to compare: a folder with the sources of psched, and settings of the daemon."""
 
     tree: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ def main() -> None:
     parser = _parser()
     wanted = parser.parse_args()
     if bool(wanted.base) == bool(wanted.without):
-        parser.error("name either the revision to compare with, or what to turn off by --without")
+        parser.error("name either a revision to compare with, or by --without the parts to turn off")
     with _variants(wanted) as variants, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psched-compare-")))
         lab = stack.enter_context(Lab())
@@ -75,7 +75,7 @@ def _compare(
         for number in range(wanted.pairs + 1):
             order = (0, 1) if number % 2 == 0 else (1, 0)
             found = dict(zip(order, threads.map(measure, order), strict=True))
-            if number:  # the first pair compiles the modules, and fills the server's memory
+            if number:  # the first pair is a warm-up: it compiles modules, and fills the server's memory
                 pairs.append((found[0], found[1]))
     base = wanted.base or f"without {' and '.join(wanted.without)}"
     print(
@@ -86,7 +86,7 @@ def _compare(
 
 
 def _verdict(pairs: Sequence[tuple[float, float]]) -> str:
-    """Say what the pairs say: their medians, and the ratios without the highest and the lowest tenth."""
+    """Return a line with both medians, the median ratio, and the range of ratios without the outer tenths."""
     ratios = sorted(now / before for before, now in pairs if before)
     if not ratios:
         return "–"
@@ -111,7 +111,7 @@ def _drain(variant: Variant, place: Place, wanted: argparse.Namespace) -> dict[s
 
 @contextmanager
 def _variants(wanted: argparse.Namespace) -> Iterator[tuple[Variant, Variant]]:
-    """Yield the variant to compare with, and the one that is compared."""
+    """Yield the variant to compare with, and the variant that is compared."""
     if wanted.base:
         with _tree(wanted.base) as base:
             yield Variant(base), Variant(ROOT)
@@ -120,7 +120,7 @@ def _variants(wanted: argparse.Namespace) -> Iterator[tuple[Variant, Variant]]:
 
 
 def _settings(without: Sequence[str]) -> dict[str, Any]:
-    """Return the settings with which only the parts named in `without` are off."""
+    """Return settings that turn off the parts named in `without`, and turn on all other parts."""
     settings: dict[str, Any] = {}
     for part, (on, off) in _PARTS.items():
         settings |= off if part in without else on
@@ -141,17 +141,23 @@ def _tree(revision: str) -> Iterator[Path]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="scripts/compare", description="Compares the working tree with a revision, or with parts of it turned off."
+        prog="scripts/compare",
+        description="Compares the working tree with a revision, or with itself while parts are off.",
     )
     parser.add_argument("base", nargs="?", help="the revision to compare with, such as main or a commit")
-    off = "compare with the same revision with this part off; again for several"
+    off = "compare with this part turned off (may be repeated)"
     parser.add_argument("--without", action="append", choices=_PARTS, help=off)
-    parser.add_argument("--store", action="append", choices=STORES, help="again for several (default: all)")
-    parser.add_argument("--type", choices=("returns", "finishes", "waits"), default="returns", help="the handler")
-    parser.add_argument("--tasks", type=int, default=60_000, help="how many are drained each time (60,000)")
-    parser.add_argument("--processors", type=int, default=2, help="children of the daemon (2)")
-    parser.add_argument("--at-once", action="store_true", help="measure both of a pair at the same time")
-    parser.add_argument("--pairs", type=int, default=10, help="how often both are measured (10)")
+    parser.add_argument("--store", action="append", choices=STORES, help="may be repeated (default: all)")
+    parser.add_argument(
+        "--type",
+        choices=("returns", "finishes", "waits"),
+        default="returns",
+        help="the handler of the tasks (default: returns)",
+    )
+    parser.add_argument("--tasks", type=int, default=60_000, help="the size of the backlog (default: 60,000)")
+    parser.add_argument("--processors", type=int, default=2, help="children of the daemon (default: 2)")
+    parser.add_argument("--at-once", action="store_true", help="measure both variants of a pair at the same time")
+    parser.add_argument("--pairs", type=int, default=10, help="how often both are measured (default: 10)")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Creates a fresh, durable database on a private server for each measurement. In the measuring process."""
+"""Creates a fresh, durable database on a private server for each measurement. Runs in the measuring process."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from faultlab.servers import Server
 
 
 class DefaultPostgreSQL(postgresql.PostgreSQL):
-    """As it is installed."""
+    """PostgreSQL with the settings that an installation has."""
 
 
 class DefaultMariaDB(mariadb.MariaDB):
-    """As it is installed: with memory enough, which the laboratory's has not."""
+    """MariaDB with the memory that an installation has by default. MariaDB servers of tests have less."""
 
     def _command(self) -> list[str]:
         return [*super()._command(), "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"]
 
 
 class DefaultRedis(redis.Redis):
-    """As it is installed: snapshots, no append-only file."""
+    """Redis with the settings that an installation has: snapshots, but no append-only file."""
 
     def _command(self) -> list[str]:
         return [*super()._command(), "--save", "3600 1 300 100 60 10000", "--appendonly", "no"]
@@ -42,17 +42,17 @@ DURABILITY = {
     "sqlite": "WAL, synchronous FULL: each commit is on disk",
     "redis": "snapshots only: a power cut loses up to minutes",
 }
-"""Store → what a commit means. These are the defaults of the servers and, for SQLite, of psched."""
+"""For each store, what a commit guarantees. These are the defaults of the servers, and psched's default for SQLite."""
 
 STORES = tuple(DURABILITY)
 
 BEHIND = {"pgbouncer": "postgresql"}
-"""Pooler → the store behind it: the same place for psched, by another way. Measured only where it is asked for."""
+"""For each pooler, the store behind the pooler. Poolers are only measured if `--store` names them."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A fresh, empty database. `folder` is there for whatever goes with one measurement."""
+    """A fresh, empty database. `folder` is for the files of one measurement."""
 
     store: str
     url: str
@@ -61,7 +61,7 @@ class Place:
 
 
 class Grounds:
-    """All places of one run of the benchmark, for any thread; servers are started when first needed."""
+    """All places of one run of the benchmark. Starts each server when it is first needed. Thread-safe."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self._lab = lab
@@ -74,7 +74,7 @@ class Grounds:
 
     @contextmanager
     def place(self, store: str) -> Iterator[Place]:
-        """Yield a place of this store, and leave nothing of it."""
+        """Yield a new place with this store. Afterwards delete its database and its folder."""
         folder = self._folder / f"{store}-{next(self._numbers)}"
         folder.mkdir()
         try:
@@ -91,13 +91,13 @@ class Grounds:
 
     @contextmanager
     def lasting(self, store: str, name: str) -> Iterator[Place]:
-        """Yield the place of this store with this name, which stays as it is left until all is closed."""
+        """Yield the place with this store and name. The place keeps its contents until `close`."""
         if (store, name) not in self._lasting:
             self._lasting[store, name] = self._kept.enter_context(self.place(store))
         yield self._lasting[store, name]
 
     def close(self) -> None:
-        """End all servers."""
+        """Delete all places, and end all servers."""
         self._kept.close()
         for server in self._servers.values():
             server.close()

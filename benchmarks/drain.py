@@ -1,7 +1,7 @@
-"""Drains a backlog with the psched that is on the import path, and prints what that cost as JSON.
+"""Drains a backlog with the psched that is on the import path, and prints the costs as JSON.
 
-Run as a script by `compare`, once for each of two versions; it uses nothing but what both of them have: the public API,
-and `psched` itself.
+`compare` runs this script with each of the two versions. So the script uses only what both versions have: the public
+API, and the command `psched`.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _PAGE = 5000
 
 
 def used(process: psutil.Process) -> float:
-    """Return the processor time of a tree in seconds, with that of children that have ended."""
+    """Return the seconds of processor time of a process and its descendants, including children that have ended."""
     times = process.cpu_times()
     own = times.user + times.system + times.children_user + times.children_system
     for child in process.children():
-        with suppress(psutil.NoSuchProcess):  # the next look finds its time with that of its parent
+        with suppress(psutil.NoSuchProcess):  # it has ended: the next call counts its time as its parent's
             own += used(child)
     return own
 
 
 def main() -> None:
-    """Do it."""
+    """Parse the command line, drain a backlog, and print the result as JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("url")
@@ -71,7 +71,10 @@ def main() -> None:
 
 
 def drain(wanted: argparse.Namespace) -> dict[str, float]:
-    """Fill a queue, let a daemon empty it, and return seconds of processor time for 10,000 tasks, and tasks/s."""
+    """Fill a queue, and let a daemon empty it.
+
+    Return the seconds of processor time per 10,000 tasks, and the tasks per second.
+    """
     done = wanted.folder / "done"
     (wanted.folder / "drained.py").write_text(APPLICATION)
     config = wanted.folder / "psched.yml"
@@ -92,7 +95,7 @@ def drain(wanted: argparse.Namespace) -> dict[str, float]:
         daemon = subprocess.Popen([*command, "run"], env=environ, start_new_session=True)
         try:
             wait_until(lambda: done.exists() and done.stat().st_size > 0, daemon)
-            begun, started = time.monotonic(), used(psutil.Process(daemon.pid))  # starting is no part of a task
+            begun, started = time.monotonic(), used(psutil.Process(daemon.pid))  # without the daemon's start
             wait_until(lambda: done.stat().st_size >= wanted.tasks, daemon)
             wait_until(lambda: queue.store.next_due() is None, daemon)
             seconds = time.monotonic() - begun
@@ -109,11 +112,11 @@ def drain(wanted: argparse.Namespace) -> dict[str, float]:
 
 
 def wait_until(condition, daemon: subprocess.Popen[bytes]) -> None:  # type: ignore[no-untyped-def] # a script
-    """Return once it is true. Raises RuntimeError when the daemon ends, or it takes too long."""
+    """Wait until `condition` returns true. Raises RuntimeError if the daemon ends, or after `PATIENCE` seconds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if daemon.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the daemon ended, or does not get on; see psched.log")
+            raise RuntimeError(f"the daemon ended, or took longer than {PATIENCE:g} s; see psched.log")
         time.sleep(0.005)
 
 

@@ -1,6 +1,6 @@
-"""Loops of bare driver calls: the throughput of a driver and a database without psched. Forked processes.
+"""Loops of bare driver calls, in forked processes: the throughput of a driver and a database without psched.
 
-A floor is a class with the statements of one database; here is what they have in common: the processes, the clock.
+A class derived from `Floor` has the statements of one database. This module starts the processes and measures the time.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from typing import Any, Protocol
 
 PROCESSES = 2
 _EMPTY = 3
-"""After how many claims that got nothing there is nothing left: where claimers collide, one may go without."""
+"""After this many claims in a row without a task, no tasks are left. A single claim may get no task because claimers
+collide.
+"""
 
 
 class Floor(Protocol):
     """The statements of one store, on a bare table of its own. Each method commits before it returns."""
 
     def connect(self) -> None:
-        """Connect, in the process that calls the others."""
+        """Connect. Called in the process that calls the other methods."""
         ...
 
     def create(self) -> None:
-        """Make the table."""
+        """Create the tables."""
         ...
 
     def insert(self, key: str) -> None:
@@ -31,23 +33,23 @@ class Floor(Protocol):
         ...
 
     def insert_many(self, keys: list[str]) -> None:
-        """Write many tasks, in the fastest way that the driver has."""
+        """Write many tasks, by the fastest way of the driver."""
         ...
 
     def add_many(self, keys: list[str]) -> None:
-        """Write many schedules, as wide as psched's, into a table of their own with an index of when they are due."""
+        """Write many schedules, in rows as wide as psched's, into another table with an index on the due time."""
         ...
 
     def claim(self, limit: int) -> tuple[list[Any], Any]:
-        """Lease up to `limit` due tasks; returns their keys and what proves the lease."""
+        """Lease up to `limit` due tasks. Return their keys, and the fence of the lease."""
         ...
 
     def finish(self, keys: list[Any], fence: Any) -> None:
-        """Settle tasks under their lease, and keep them, as finished ones are kept."""
+        """Finish tasks under their lease. The rows stay, as finished tasks of psched do."""
         ...
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         ...
 
 
@@ -55,9 +57,10 @@ Loop = Callable[[Floor, int], int]
 
 
 def rate(floor: Floor, loop: Loop, many: int = PROCESSES) -> float:
-    """Run `loop(floor, number of the process)` in so many processes at once; return what they do together per second.
+    """Return how many items all processes together handle per second.
 
-    A loop returns how many it has done. Raises RuntimeError when one fails.
+    Runs `loop(floor, number of the process)` in `many` processes at the same time. A loop returns how many items it has
+    handled. Raises RuntimeError if a process fails.
     """
     context = multiprocessing.get_context("fork")
     start = context.Barrier(many, timeout=30)
@@ -88,7 +91,10 @@ def _in_process(floor: Floor, number: int, loop: Loop, start: Any, answers: Any)
 
 
 def claiming(batch: int, together: bool, seconds: float) -> Loop:
-    """Return the loop that claims `batch` tasks and finishes them, together or one by one, while there are any."""
+    """Return a loop that claims `batch` tasks at a time, and finishes them together or one by one.
+
+    The loop ends if no tasks are left, or after `seconds`.
+    """
 
     def loop(floor: Floor, number: int) -> int:
         end = time.monotonic() + seconds
@@ -105,7 +111,7 @@ def claiming(batch: int, together: bool, seconds: float) -> Loop:
 
 
 def inserting(count: int, seconds: float) -> Loop:
-    """Return the loop that writes up to `count` tasks one by one."""
+    """Return a loop that writes up to `count` tasks, one by one, for up to `seconds`."""
 
     def loop(floor: Floor, number: int) -> int:
         end = time.monotonic() + seconds
@@ -121,7 +127,7 @@ def inserting(count: int, seconds: float) -> Loop:
 
 
 def inserting_many(count: int) -> Loop:
-    """Return the loop that writes `count` tasks in one go."""
+    """Return a loop that writes `count` tasks by one call."""
 
     def loop(floor: Floor, number: int) -> int:
         floor.insert_many(list(names(count, f"task-{number}")))
@@ -131,7 +137,7 @@ def inserting_many(count: int) -> Loop:
 
 
 def adding_many(count: int) -> Loop:
-    """Return the loop that writes `count` schedules in one go."""
+    """Return a loop that writes `count` schedules by one call."""
 
     def loop(floor: Floor, number: int) -> int:
         floor.add_many(list(names(count, f"schedule-{number}")))
@@ -141,5 +147,5 @@ def adding_many(count: int) -> Loop:
 
 
 def names(count: int, prefix: str) -> Iterable[str]:
-    """Return keys as they are common."""
+    """Return keys of a usual form, such as `task-0000001`."""
     return (f"{prefix}-{number:07}" for number in range(count))

@@ -1,7 +1,8 @@
-"""The goals of the benchmark, as data: a ratio to another contender in the same run, or a bound.
+"""The goals of the benchmark, as data: ratios to another contender in the same run, and absolute bounds.
 
-The bounds were set on a machine on which some floors were three times as fast as they are here. So a bound comes with
-the ratio that it was there to what the same machine did in a bare loop or a peer: that holds anywhere.
+The absolute bounds were set on a machine on which some floors were three times as fast as on the machine of
+docs/benchmarks.md. So such a bound comes with a ratio to a floor or a peer: the ratio that the bound had on the faster
+machine. This ratio holds on any machine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 Rounds = Mapping[tuple[str, str, str, str], Sequence[float]]
-"""(workload, store, contender, metric) → what was measured in each round."""
+"""Maps workload, store, contender and metric to the values of all rounds."""
 
 QUESTIONS = (
     *("overview", "schedules", "schedules of a type", "schedules with a prefix", "schedules overdue", "one schedule"),
@@ -21,7 +22,7 @@ QUESTIONS = (
     *("tasks", "waiting tasks", "finished tasks", "tasks of a type", "tasks of a user", "tasks due for long"),
     *("late tasks of a type", "failed tasks", "failed tasks of a type", "one task", "task types", "nodes", "doctor"),
 )
-"""The questions of insight that are measured."""
+"""The questions to `psched.insight` that are measured."""
 PAGES = (
     *("Now", "Schedules", "Schedules of a type", "Schedules with a prefix", "Schedules overdue", "Schedule"),
     *("Older history", "Queue", "Tasks", "Tasks waiting", "Tasks of a user", "Tasks failed", "Task", "Proof"),
@@ -33,7 +34,7 @@ ALL = (*SQL, "redis")
 
 
 class GoalVerdict(NamedTuple):
-    """The value, or the ratio where there is somebody to compare with, and whether it will do."""
+    """The measured value (the ratio, if the goal is about another contender, too), and whether the goal is reached."""
 
     found: float
     reached: bool
@@ -41,10 +42,11 @@ class GoalVerdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Goal:
-    """A metric of psched's is to be `at_least` or `at_most` so much: times what `against` reached, if that is given.
+    """A bound for psched's value of a metric: `at_least` or `at_most`.
 
-    What `against` reached is the same metric of the same workload, if `of` does not name others. `meant` are the same
-    bound as ratios, as (times, against).
+    If `against` is given, the bound is a multiple of that contender's value. This is the value of the same metric of
+    the same workload, unless `of` names another workload and metric. `meant`: the same bound as ratios, as pairs
+    (times, against).
     """
 
     workload: str
@@ -58,29 +60,29 @@ class Goal:
 
     @property
     def words(self) -> str:
-        """The goal as a report shows it."""
+        """The goal, in the form that a report shows."""
         sign, bound = ("≥", self.at_least) if self.at_least is not None else ("≤", self.at_most)
         others = "" if self.of is None else f" in {self.of[0]}"
         return f"{sign} {bound:,g}" + ("" if self.against is None else f" × {self.against}{others}")
 
     @property
     def compared(self) -> tuple[str, str, str, str] | None:
-        """Whose figure it is compared with, as a key of what was measured."""
+        """The key in `Rounds` of the value to compare with; None if the goal is an absolute bound."""
         if self.against is None:
             return None
         workload, metric = self.of or (self.workload, self.metric)
         return workload, self.store, self.against, metric
 
     def ratios(self) -> Iterator[Goal]:
-        """Yield what the bound meant as goals of their own."""
+        """Yield the ratios in `meant` as goals of their own."""
         for times, against in self.meant:
             least, most = (None, times) if self.at_least is None else (times, None)
             yield replace(self, at_least=least, at_most=most, against=against, meant=())
 
     def reached(self, rounds: Rounds) -> GoalVerdict | None:
-        """Return what was found, or None if it was not measured: the median of what it was in each round.
+        """Return the median of the rounds' values or ratios; None if one of the contenders was not measured.
 
-        Where the two were not measured equally often, it is the ratio of their medians.
+        If the two contenders were measured in different numbers of rounds, the value is the ratio of their medians.
         """
         mine = rounds.get((self.workload, self.store, "psched", self.metric))
         theirs = (1.0,) if self.compared is None else rounds.get(self.compared)
@@ -112,14 +114,15 @@ GOALS = (
     *_times("functions", "tasks/s", "PgQueuer", postgresql=1.5),
     *_times("functions", "tasks/s", "floor 500/500", mariadb=0.45),
     *_times("functions", "tasks/s", "huey", sqlite=8),
-    # BullMQ's best (Node.js, not run here) was 1.08 times the floor where both were measured side by side.
+    # Where both were measured side by side, BullMQ's best result (Node.js, not run here) was 1.08 times the floor.
     *_times("functions", "tasks/s", "floor 1/1", redis=1.62),
     *_times("finishes", "tasks/s", "floor 1/1", postgresql=1.6, mariadb=3, sqlite=0.4),
     *_times("submit", "tasks/s", "floor", postgresql=0.75, mariadb=0.75, sqlite=0.4, redis=0.4),
     Goal("submit-many", "postgresql", "tasks/s", at_least=100_000, meant=((0.92, "floor"),)),
     *_times("submit-many", "tasks/s", "floor", mariadb=0.4, sqlite=0.4, redis=0.4),
     *_at_most("async-submit", "longest stall ms", 20, *ALL),
-    # The floor that the bound can be divided by wrote tasks, whose rows are narrower than those of schedules.
+    # The ratio to the floor was computed with a floor that wrote tasks, whose rows are narrower than those of
+    # schedules.
     Goal("add", "postgresql", "schedules/s", at_least=30_000, meant=((0.275, "floor"), (17, "APScheduler 3"))),
     Goal("pick-up", "postgresql", "p50 ms", at_most=2, meant=((1.82, "floor"),)),
     Goal("pick-up", "redis", "p50 ms", at_most=1, meant=((1.1, "huey"),)),
@@ -144,7 +147,7 @@ GOALS = (
     ),
     *_at_most("simulate", "year s", 60, "sqlite"),
     *_at_most("idle", "queries/s", 0.2, "postgresql", "redis"),
-    *_at_most("idle", "queries/s", 2.2, "mariadb", "sqlite"),  # two sections
+    *_at_most("idle", "queries/s", 2.2, "mariadb", "sqlite"),  # each of the two sections polls once a second
     Goal("idle", "postgresql", "CPU %", at_most=0.1, meant=((0.118, "PgQueuer"), (0.118, "Procrastinate"))),
     Goal("idle", "redis", "CPU %", at_most=0.1, meant=((0.5, "Celery"), (0.222, "huey"))),
     *_at_most("idle", "CPU %", 0.1, "mariadb", "sqlite"),

@@ -1,4 +1,4 @@
-"""Measures what an idle daemon costs, and the throughput of many children on one database."""
+"""Measures the costs of an idle daemon, and the throughput of many children on one database."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _CHILDREN = 64
 _HANDLER = 0.02
 _TASKS = 64_000
 _WARMING = 4.0
-"""Seconds after all children have begun, in which batches get as large as they are going to be."""
+"""Seconds for which 64 children run before the measurement begins, so that batches reach their full size."""
 _SECONDS = 8.0
 _SETTLING = 6.0
-"""Seconds after which workers that were just started have come to rest."""
+"""Seconds after which workers that were just started are idle."""
 _IDLE = 30.0
-"""Seconds, three times the longest interval that anything has."""
+"""Seconds of an idle measurement: three times the longest interval of psched's periodic work."""
 _CLAIMED = 20
-"""How many tasks a bare loop takes at once, four tenths of a second of work as psched does."""
+"""How many tasks a bare loop claims together: 0.4 s of work, as with psched."""
 
 
 def idle(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return what a daemon with 4 children costs that has nothing to do: statements, processor time, memory."""
+    """Return the costs of an idle daemon with 4 children: statements per second, processor time, memory."""
     with counting(place) as asked, BenchmarkWorker(place, processors=IDLE_CHILDREN) as worker:
         return at_rest(worker.tree, asked, scale)
 
 
 def at_rest(tree: Callable[[], Sequence[psutil.Process]], asked: Asked, scale: Scale) -> Mapping[str, float]:
-    """Return what a tree of processes costs once it has come to rest."""
+    """Wait until a tree of processes is idle, and return its costs."""
     time.sleep(scale.seconds(_SETTLING))
     statements, used, begun = asked(), processor_time(tree()), time.monotonic()
     time.sleep(scale.seconds(_IDLE))
@@ -54,7 +54,11 @@ def at_rest(tree: Callable[[], Sequence[psutil.Process]], asked: Asked, scale: S
 
 
 def many_children(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return what 64 children get done whose handlers take 20 ms, as a share of what the handlers allow."""
+    """Return the throughput of 64 children whose handlers take 20 ms.
+
+    The share is the throughput divided by the throughput that the handlers allow. Also returns the time of acquires,
+    and the number of errors in the log.
+    """
     with in_environment(ACQUIRES):
         worker = BenchmarkWorker(place, processors=_CHILDREN)
         with worker.queue() as queue:
@@ -70,7 +74,10 @@ def many_children(place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def bare_loops(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return what 64 bare loops get done that claim 20, wait 20 ms for each, and finish them together."""
+    """Return the throughput of 64 bare loops.
+
+    A loop claims 20 tasks, waits 20 ms for each, and finishes all 20 together.
+    """
     floor = FLOORS[place.store](place.url)
     floor.connect()
     floor.create()

@@ -1,4 +1,4 @@
-"""Measures how long `psched.insight` takes to answer when 100,000 schedules, a million tasks and runs are stored.
+"""Measures how long `psched.insight` takes to answer, with 100,000 schedules, a million tasks and a million runs.
 
 `fill` stores these for the benchmark of the web pages, too.
 """
@@ -26,10 +26,10 @@ _RUNS = 1_000_000
 _TIMES = 100
 """How often each question is asked."""
 _HOUR = 3_600_000
-"""Milliseconds."""
+"""Milliseconds in an hour."""
 
 _AT = "MOD(n, 20)"
-"""Half of the tasks wait, one in twenty has failed, the others are finished."""
+"""Decides the status of a task: half of the tasks wait, one in twenty has failed, and the others are finished."""
 _USER = "CASE WHEN MOD(n, 2) = 0 THEN '' ELSE CONCAT('user', MOD(n, 1000)) END"
 _WAITS = f"{_AT} < 10"
 
@@ -67,19 +67,20 @@ _COPIES: Mapping[str, Mapping[str, str]] = {
         "first_time": "{now} - 500 * {hour}",
     },
 }
-"""The columns in which a copy differs from the first row of its table."""
+"""For each table, the columns in which copies differ from the table's first row, with SQL expressions of their values.
+"""
 
 
 _ANALYSE = {"postgresql": "VACUUM (ANALYZE) {}", "mariadb": "ANALYZE TABLE {}", "sqlite": "ANALYZE {}"}
-"""Store → a statement that gathers the statistics of a table.
+"""For each store, a statement that gathers the statistics of a table.
 
-On PostgreSQL the statement also does what autovacuum does within a minute or two: it marks pages as visible to all.
-Until then a count by an index reads the row of each index entry, too.
+On PostgreSQL the statement also marks pages as visible to all, as autovacuum does within a minute or two. Until then, a
+count by an index also reads the row of each index entry.
 """
 
 
 def _fill(place: Place, table: str, count: int) -> None:
-    """Copy the only row of a table, and let the database gather its statistics."""
+    """Fill a table with copies of its only row, and let the database gather the table's statistics."""
     changed = _COPIES[table]
     with sql.connect(place.url) as connection:
         columns = [each["name"] for each in sa.inspect(connection).get_columns(table) if "computed" not in each]
@@ -98,7 +99,7 @@ def _fill(place: Place, table: str, count: int) -> None:
 
 
 def fill(place: Place, worker: BenchmarkWorker, scale: Scale) -> None:
-    """Store the schedules, tasks and runs, unless a former round has done so at this place."""
+    """Store the schedules, tasks and runs, unless an earlier round has stored them at this place."""
     marker = place.folder / "stored"
     if marker.exists():
         return
@@ -157,13 +158,13 @@ def _questions(insight: Insight, count: int) -> Mapping[str, Callable[[], object
 
 
 def answers(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return the percentiles of each question, in milliseconds, and the seconds that a forecast takes."""
+    """Return percentiles of the time of each question, in milliseconds, and the seconds that a forecast takes."""
     worker = BenchmarkWorker(place)
     fill(place, worker, scale)
     found: dict[str, float] = {}
     with open_insight(load(worker.config)) as insight:
         for name, ask in _questions(insight, scale.count(SCHEDULES)).items():
-            ask()  # connects, and compiles its statements
+            ask()  # connects, and compiles the statements of the question
             spans = []
             for _ in range(scale.count(_TIMES)):
                 begun = time.perf_counter()

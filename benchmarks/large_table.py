@@ -1,4 +1,4 @@
-"""Measures psched on a table full of schedules, which the database copies from one that psched added."""
+"""Measures psched on a table with a million schedules, which the database copies from one schedule of psched."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SERIES = {
         " SELECT n FROM series"
     ),
 }
-"""Store → a SELECT of the numbers from 1 to :count."""
+"""For each store, a SELECT of the numbers from 1 to :count."""
 
 
 def store_schedules(place: Place, count: int, table: str = "psched_schedules") -> None:
-    """Copy the schedule `model` so often; each copy is due in the far future."""
+    """Make `count` copies of the schedule `model`, which is due in the far future."""
     with sql.connect(place.url) as connection:
         found = sa.inspect(connection).get_columns(table)
         columns = [column["name"] for column in found if "computed" not in column]
@@ -44,9 +44,9 @@ def store_schedules(place: Place, count: int, table: str = "psched_schedules") -
 
 
 def among_many(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return what the latencies are, and the memory, where a million schedules are stored that are not due.
+    """Return the latencies and the memory with a million stored schedules that are not due.
 
-    They are stored once: the place lasts for all rounds.
+    The schedules are stored once, because all rounds use the same place.
     """
     worker, marker = BenchmarkWorker(place), place.folder / "stored"
     with worker.schedules() as schedules, worker.queue() as queue:

@@ -1,4 +1,4 @@
-"""Measures the delay until a handler begins: after a submit, and after a schedule's time."""
+"""Measures the delay from a submit, or from a schedule's time, to the start of the handler."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
 
 PICKED = 13
-"""How many single tasks and schedules are measured: with a Fibonacci number `pauses` are spread best."""
+"""How many single tasks are measured. With a Fibonacci number, `pauses` covers an interval most evenly."""
 SINGLE = 8
 TOGETHER = 500
 STORED = 1_000
-"""How many schedules are there that are not due."""
+"""How many schedules are stored that are not due."""
 REST = 3.0
-"""Seconds after which workers that were just started have come to rest."""
+"""Seconds after which workers that were just started are idle."""
 _CRON = "0 0 1 1 *"
 _LEAD = 2.0
-"""Seconds at least between the adding of schedules and the first one's time: whoever keeps watch is at rest then."""
+"""The minimum number of seconds from adding schedules to the time of the first. By then the pollers are idle."""
 _FAR = 4_000_000_000.0
 
 
 def pick_up(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how long after the submit a handler of an idle daemon began."""
+    """Return the delay from a submit to the start of the handler, with an idle daemon."""
     worker = BenchmarkWorker(place)
     store_some(worker)
     with worker.queue() as queue, worker:
@@ -50,7 +50,7 @@ def due_alone(place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def due_together(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how late many schedules of one second ran, for the first time in the daemon's life and the second."""
+    """Return how late many schedules of the same second ran, in the daemon's first and in its second such burst."""
     worker = BenchmarkWorker(place)
     store_some(worker)
     with worker.schedules() as schedules, worker:
@@ -59,7 +59,7 @@ def due_together(place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def bursts(worker: BenchmarkWorker, schedules: ScheduleCollection, scale: Scale) -> Mapping[str, float]:
-    """Return what two bursts find, and the memory of the daemon's tree after them."""
+    """Return how late the runs of two bursts were, and then the memory of the daemon's processes."""
     first = spread(add_together(worker, schedules, scale.count(TOGETHER)))
     second = spread(add_together(worker, schedules, scale.count(TOGETHER)))
     again = {f"second {metric}": value for metric, value in second.items()}
@@ -67,19 +67,19 @@ def bursts(worker: BenchmarkWorker, schedules: ScheduleCollection, scale: Scale)
 
 
 def submit_singly(worker: BenchmarkWorker, queue: Queue, count: int) -> Sequence[float]:
-    """Submit one task after another; return after how many seconds each was begun."""
+    """Submit one task after another. Return for each task how many seconds later its handler began."""
     known, done = worker.samples(), worker.counted().done
     for number, pause in enumerate(pauses(count), 1):
         time.sleep(pause)
         sent = time.monotonic()
         queue.submit(f"task-{sent}", "picked", {"sent": sent})
-        time.sleep(0.02)  # whoever looks whether it has begun must not be in its way
+        time.sleep(0.02)  # checking immediately would take processor time from the worker
         worker.wait(lambda expected=done + number: worker.counted().done >= expected, pause=0.02)  # type: ignore[misc]
     return _new(worker, known)
 
 
 def add_singly(worker: BenchmarkWorker, schedules: ScheduleCollection, count: int) -> Sequence[float]:
-    """Add schedules that are due one after another; return how many seconds late each was begun."""
+    """Add schedules that are due one after another. Return how many seconds late each run began."""
     due, dues = schedules.store.now() + _LEAD, []
     for pause in pauses(count):
         due += pause
@@ -88,7 +88,7 @@ def add_singly(worker: BenchmarkWorker, schedules: ScheduleCollection, count: in
 
 
 def add_together(worker: BenchmarkWorker, schedules: ScheduleCollection, count: int) -> Sequence[float]:
-    """Add schedules that are due in one second; return how many seconds late each was begun."""
+    """Add schedules that are due in the same second. Return how many seconds late each run began."""
     return _run(worker, schedules, [float(int(schedules.store.now() + _LEAD) + 1)] * count)
 
 
@@ -99,8 +99,10 @@ def _run(worker: BenchmarkWorker, schedules: ScheduleCollection, dues: Sequence[
         for number, due in enumerate(dues)
     )
     if time.time() > dues[0] - _LEAD / 2:
-        raise RuntimeError(f"adding {len(dues)} schedules left whoever keeps watch no time to come to rest")
-    time.sleep(max(0.0, dues[-1] - time.time()) + 0.2)  # whoever looks whether they have run must not be in their way
+        raise RuntimeError(
+            f"adding {len(dues)} schedules took too long: the pollers would not be idle when the first is due"
+        )
+    time.sleep(max(0.0, dues[-1] - time.time()) + 0.2)  # checking earlier would take processor time from the workers
     worker.wait(lambda: worker.counted().done >= done + len(dues), pause=0.02)
     return _new(worker, known)
 
@@ -116,12 +118,12 @@ def store_some(worker: BenchmarkWorker) -> None:
 
 
 def called(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how soon a bare driver hears of what another has written."""
+    """Return how soon a bare driver is notified of a row that another process has written."""
     return spread(called_after(place.store, place.url, pauses(scale.count(PICKED))))
 
 
 def spread(seconds: Sequence[float]) -> Mapping[str, float]:
-    """Return the median and the largest, in milliseconds."""
+    """Return the median and the largest value, in milliseconds."""
     return {"p50 ms": statistics.median(seconds) * 1000, "last ms": max(seconds) * 1000}
 
 

@@ -1,4 +1,4 @@
-"""Formats results as Markdown tables: for the terminal and for docs/benchmarks.md. In the measuring process."""
+"""Formats results as Markdown tables, for the terminal and for docs/benchmarks.md. Runs in the measuring process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TITLES = {
 
 
 def tables(record: BenchmarkRecord, workloads: Iterable[Workload]) -> Iterator[str]:
-    """Yield the lines: the machine, a table for each workload with medians and ranges, and the goals."""
+    """Yield the lines of the report: the machine, a table for each workload, the goals, and the failures."""
     yield from _where(record)
     for workload in workloads:
         yield from _table(workload, [each for each in record.series() if each.workload == workload.name])
@@ -69,7 +69,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _goals(rounds: Rounds) -> Iterator[str]:
-    """A bound that others have comes with what it meant: the ratio, on the machine where it was set."""
+    """Yield the table of the goals. An absolute bound also has its ratios; see `Goal.meant`."""
     lines = [_goal(goal, found, rounds) for goal in GOALS if (found := goal.reached(rounds))]
     if lines:
         yield ""
@@ -95,12 +95,12 @@ def _judged(words: str, verdict: GoalVerdict) -> tuple[str, str, str]:
 
 
 def shown(value: float) -> str:
-    """Return a figure with as many digits as mean something."""
+    """Return a value with three digits, or as a whole number from 100 on."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def times(seconds: Mapping[str, float]) -> Iterator[str]:
-    """Yield how long each workload took."""
+    """Yield a line with the seconds of each workload, and a line with their sum."""
     for workload, taken in seconds.items():
         yield f"{workload:14} {taken:6.0f} s"
     yield f"{'together':14} {sum(seconds.values()):6.0f} s"

@@ -1,6 +1,6 @@
-"""Plans of arrivals: which task is submitted when, and how long its handler takes; and what an ideal queue would do.
+"""Plans: when each task is submitted, and how long its handler takes. Also computes the waits in an ideal queue.
 
-Needs nothing but Python, since peers run with an interpreter of their own.
+Needs only Python's standard library, because peers use another virtualenv.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ TYPES = 50
 PADDING = "x" * 2000
 """The payload of each task, besides its numbers."""
 LONG = 2.0
-"""Seconds of a handler in the long tail."""
+"""Seconds that a task of the long tail takes."""
 _SUBMITTERS = 4
-"""Threads that submit: one alone would be late where a commit takes long."""
+"""Threads that submit. A single thread would be late if a commit takes long."""
 RAISES = 2
-"""How many attempts of a task of the retry storm fail."""
+"""How many attempts of a failing task in `retry_storm` fail."""
 
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """One task: submitted `at` seconds after the begin, and handled in `seconds`. `raises`: attempts that fail."""
+    """One task. `at`: seconds from the start of the plan to the submit. `raises`: how many attempts fail.
+
+    `seconds`: how long an attempt takes.
+    """
 
     at: float
     type: str
@@ -44,9 +47,10 @@ TYPE_NAMES = tuple(f"load-{number:02}" for number in range(TYPES))
 
 
 def steady(share: float, seconds: float) -> Sequence[PlannedTask]:
-    """Return arrivals at random times which keep the workers busy for this share of the time.
+    """Return tasks that arrive at random times, and keep the workers busy for `share` of the time.
 
-    Fifty types, the first of which takes 1 ms and the last 50 ms. The first fifth is not measured: the types are new.
+    The tasks have fifty types, of which the first takes 1 ms and the last 50 ms. Tasks of the first fifth of the time
+    are not measured, because their types are new to the workers.
     """
     mean = sum(_seconds_of(number) for number in range(TYPES)) / TYPES
     jobs = _arrivals(WORKERS * share / mean, seconds, _mixed)
@@ -54,15 +58,16 @@ def steady(share: float, seconds: float) -> Sequence[PlannedTask]:
 
 
 def backlog(count: int) -> Sequence[PlannedTask]:
-    """Return tasks of fifty types that are all there at the begin."""
+    """Return tasks of fifty types that are all submitted at the start."""
     chance = random.Random(2)
     return [_mixed(0.0, chance) for _ in range(count)]
 
 
 def long_tail(seconds: float, own_type: bool) -> Sequence[PlannedTask]:
-    """Return no-ops, and one task of 2 s in twenty, of a type of its own or of the same type.
+    """Return tasks that take no time, and among twenty of them one that takes 2 s.
 
-    Half of the workers are busy with the long ones on average. Only the no-ops are measured.
+    The long tasks have a type of their own (`own_type`), or the type of the short tasks. On average the long tasks keep
+    half of the workers busy. Only the short tasks are measured.
     """
 
     def drawn(at: float, chance: random.Random) -> PlannedTask:
@@ -74,13 +79,13 @@ def long_tail(seconds: float, own_type: bool) -> Sequence[PlannedTask]:
 
 
 def retry_storm(count: int) -> Sequence[PlannedTask]:
-    """Return tasks of 5 ms of which one in five fails twice, all there at the begin."""
+    """Return tasks of 5 ms that are all submitted at the start. One task in five fails twice."""
     chance = random.Random(3)
     return [PlannedTask(0.0, TYPE_NAMES[4], 0.005, raises=RAISES if chance.random() < 0.2 else 0) for _ in range(count)]
 
 
 def ideal_waits(jobs: Sequence[PlannedTask]) -> Sequence[float]:
-    """Return how long the measured tasks wait when all workers take them first come, first served, in no time."""
+    """Return how long the measured tasks wait in an ideal queue: first come, first served, at no cost."""
     free = [0.0] * WORKERS
     waits = []
     for job in jobs:
@@ -92,12 +97,12 @@ def ideal_waits(jobs: Sequence[PlannedTask]) -> Sequence[float]:
 
 
 def least_seconds(jobs: Sequence[PlannedTask]) -> float:
-    """Return how long the handlers of all workers take together, all attempts included, when none ever waits."""
+    """Return the least number of seconds in which the workers can run all attempts."""
     return sum(job.seconds * (1 + job.raises) for job in jobs) / WORKERS
 
 
 def submit_in_time(jobs: Sequence[PlannedTask], submit: Callable[[PlannedTask], object]) -> float:
-    """Submit each task at its time; return the most seconds that one was late."""
+    """Submit each task at its time. Return how many seconds late the latest submit was."""
     begun, latest = time.monotonic(), 0.0
     with ThreadPoolExecutor(_SUBMITTERS) as threads:
         submitted = []
@@ -117,25 +122,25 @@ def data_of(job: PlannedTask) -> dict[str, Any]:
 
 
 def begin(tally: Tally, sent: float | None) -> None:
-    """Count a task that begins, and keep how long ago it was submitted; None: that is not measured."""
+    """Count the run of a task. If `sent` (monotonic) is not None, record the seconds since then."""
     tally.count()
     if sent is not None:
         tally.sample(time.monotonic() - sent)
 
 
 def handle(tally: Tally, sent: float | None, seconds: float) -> None:
-    """Do what a handler does."""
+    """Do the work of a handler: count the run, and sleep for `seconds`."""
     begin(tally, sent)
     time.sleep(seconds)
 
 
 def write(jobs: Sequence[PlannedTask], path: Path) -> None:
-    """Keep a plan for another process."""
+    """Write a plan to a file, for another process."""
     path.write_text(json.dumps([asdict(job) for job in jobs]))
 
 
 def read(path: Path) -> Sequence[PlannedTask]:
-    """Return what `write` has kept."""
+    """Return the plan in a file that `write` wrote."""
     return [PlannedTask(**job) for job in json.loads(path.read_text())]
 
 

@@ -1,4 +1,4 @@
-"""Processor time and memory of a process tree. In the measuring process."""
+"""Processor time and memory of a process tree. Runs in the measuring process."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ import psutil
 
 
 def tree_of(roots: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Return these processes and all that come from them."""
+    """Return the processes and all their descendants."""
     return [process for root in roots for process in (root, *root.children(recursive=True))]
 
 
 def processor_time(tree: Iterable[psutil.Process]) -> float:
-    """Return the processor time that these processes have used, in seconds, that of ended threads included."""
+    """Return the processor time that these processes have used, including their ended threads, in seconds."""
     return sum(_used(process) for process in tree)
 
 
 def _used(process: psutil.Process) -> float:
-    """Linux has a clock of each process, in nanoseconds; what /proc and psutil tell is cut off to hundredths."""
+    """Return the processor time of a process, in seconds.
+
+    Linux has a clock for each process, in nanoseconds. The values of /proc and psutil are rounded down to hundredths of
+    a second.
+    """
     if sys.platform == "linux":
         return time.clock_gettime(~process.pid << 3 | 2)  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the kernel
     return float(sum(process.cpu_times()[:2]))
 
 
 def memory(tree: Iterable[psutil.Process]) -> float:
-    """Return the memory of these processes, pages that several share counted once (PSS), in bytes."""
+    """Return the memory of these processes in bytes (PSS: each shared page counts once)."""
     total = 0.0
     for process in tree:
         with suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""Results as values and as JSON. In the measuring process."""
+"""Results as objects and as JSON. Runs in the measuring process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VERSION = re.compile(r"\d+\.[\d.]+")
 
 @dataclass
 class Series:
-    """All that was measured of one metric of one contender at one store."""
+    """All values of one metric of one contender with one store."""
 
     workload: str
     store: str
@@ -38,17 +38,17 @@ class Series:
 
     @property
     def median(self) -> float:
-        """The middle value."""
+        """The median of the values."""
         return statistics.median(self.values)
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What tells one series from another."""
+        """The key that distinguishes this series from others."""
         return self.workload, self.store, self.contender, self.metric
 
 
 class BenchmarkRecord:
-    """The series of one run, or of several that belong together."""
+    """The series of one run of the benchmark, or of several runs."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str, str, str], Series] = {}
@@ -59,13 +59,13 @@ class BenchmarkRecord:
     def add(
         self, workload: str, store: str, contender: str, metrics: Mapping[str, float], seconds: float = 0.0
     ) -> None:
-        """Keep what was measured once and how long that took, with the load of the machine at its end."""
+        """Record the values of one measurement, with the seconds that it took, and the present load of the machine."""
         self._seconds[workload] = self._seconds.get(workload, 0.0) + seconds
         for metric, value in metrics.items():
             self._keep(Series(workload, store, contender, metric, [value], [os.getloadavg()[0]]))
 
     def take(self, results: Mapping[str, Any]) -> None:
-        """Add what `as_json` of another run has; the first one's date and machine hold."""
+        """Add the results of another run, in the form of `as_json`. Keep the date and machine of the first run."""
         self._about = self._about or {name: results[name] for name in ("date", "machine", "durability")}
         for each in results["results"]:
             self._keep(Series(**{name: value for name, value in each.items() if name != "median"}))
@@ -79,7 +79,7 @@ class BenchmarkRecord:
         series.loads += new.loads
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it, the machine included."""
+        """Return all results, and the description of the machine, as a JSON object."""
         return {
             **self.about(),
             "results": [{**vars(series), "median": series.median} for series in self._series.values()],
@@ -89,7 +89,7 @@ class BenchmarkRecord:
         }
 
     def about(self) -> Mapping[str, Any]:
-        """Return when and where it was measured."""
+        """Return the date and the description of the machine."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._about = self._about or {"date": now, "machine": machine(), "durability": DURABILITY}
         return self._about
@@ -106,11 +106,11 @@ class BenchmarkRecord:
         }
 
     def series(self) -> Sequence[Series]:
-        """Return all series, in the order in which they were measured first."""
+        """Return all series, in the order in which they were first measured."""
         return list(self._series.values())
 
     def seconds(self) -> Mapping[str, float]:
-        """Return how long each workload took, starting and stopping included."""
+        """Return how many seconds each workload took, including start and stop."""
         return self._seconds
 
     def rounds(self) -> Rounds:
@@ -120,7 +120,7 @@ class BenchmarkRecord:
 
 @cache
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the properties of this machine on which results depend."""
     return {
         "cpus": os.cpu_count(),
         "processor": _processor(),

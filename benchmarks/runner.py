@@ -1,4 +1,4 @@
-"""Runs the measurements in rounds; those that mostly wait run side by side. In the measuring process."""
+"""Runs the measurements in rounds. Measurements that mostly wait run side by side. Runs in the measuring process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.workload import Contender, Scale, Workload
 
 @dataclass(frozen=True)
 class Measurement:
-    """A workload done by a contender at a store."""
+    """One measurement: a workload, a store, and a contender."""
 
     workload: Workload
     store: str
@@ -25,18 +25,18 @@ class Measurement:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name for reports."""
         return f"{self.workload.name}, {self.store}, {self.contender.name}"
 
     @property
     def kind(self) -> str:
-        """Whom it may be measured with: its like."""
+        """The kind of contender. Only measurements with contenders of the same kind run side by side."""
         return "peer" if self.contender.peer else self.contender.name
 
 
 @dataclass(frozen=True)
 class BenchmarkOutcome:
-    """What came of a measurement: figures, or why there are none; and how long it took, in seconds."""
+    """The result of a measurement, or why it failed. `seconds`: how long the measurement took."""
 
     measurement: Measurement
     metrics: Mapping[str, float]
@@ -45,7 +45,7 @@ class BenchmarkOutcome:
 
 
 def in_groups(wanted: Iterable[Measurement], apart: bool) -> Iterator[Sequence[Measurement]]:
-    """Yield what is to be measured at the same time: one at a time but where the workload is mostly waiting."""
+    """Yield the measurements that run at the same time: single ones, or several of a `side_by_side` workload."""
     for workload, same in itertools.groupby(wanted, key=lambda each: each.workload):
         measurements = list(same)
         if apart or not workload.side_by_side:
@@ -56,9 +56,9 @@ def in_groups(wanted: Iterable[Measurement], apart: bool) -> Iterator[Sequence[M
 
 
 def measure(grounds: Grounds, record: BenchmarkRecord, group: Sequence[Measurement], scale: Scale) -> None:
-    """Measure once. What fails is told, and does not stop the rest."""
+    """Make the measurements of a group once, and record the results. A failure is reported, and the others continue."""
     begun = time.monotonic()
-    if len(group) == 1:  # in this thread: an interrupt ends that at once
+    if len(group) == 1:  # in this thread, so that an interrupt ends the measurement immediately
         outcomes = [_outcome(grounds, group[0], scale)]
     else:
         with ThreadPoolExecutor(len(group)) as threads:
@@ -80,7 +80,7 @@ def _outcome(grounds: Grounds, measurement: Measurement, scale: Scale) -> Benchm
 
 
 def _keep(record: BenchmarkRecord, outcome: BenchmarkOutcome, share: float) -> None:
-    """`share`: of the time that the group took, in seconds."""
+    """Record an outcome, and print it. `share`: its share of the group's time, in seconds."""
     measured = outcome.measurement
     record.add(measured.workload.name, measured.store, measured.contender.name, outcome.metrics, share)
     if outcome.failure:

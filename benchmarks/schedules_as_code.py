@@ -1,6 +1,6 @@
 """Measures `psched plan` and `psched apply` with a file of 10,000 schedules, and `psched simulate` over a year.
 
-Each command is a process of its own, whose start counts.
+Each command is a process of its own. The time of a command includes the start of its process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ZONES = ("Europe/Berlin", "America/New_York", "Asia/Tokyo", "Australia/Sydney",
 _CHANGES = 3
 """The exit code of a plan with changes."""
 _HOURLY, _DAILY = 195, 805
-"""Schedules that have 2 million occurrences in a year."""
+"""How many schedules run every hour, and how many every day. Together they have 2 million occurrences in a year."""
 
 
 def plan_and_apply(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return the seconds of plan and apply: of a file for the first time, without a change, with edits, and empty.
+    """Return the seconds of `plan` and `apply`: for a new file, without a change, for edits, and for an empty file.
 
-    An apply reads the plan that was written before: `psched apply FILE` does both in one process.
+    `apply` reads the file that `plan` has written. (`psched apply FILE` makes the plan itself.)
     """
     worker = BenchmarkWorker(place)
     file, plan = place.folder / "schedules.yml", place.folder / "plan.json"
@@ -51,7 +51,7 @@ def plan_and_apply(place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def simulate_year(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return the seconds of the simulation of a year in which no worker runs for a day."""
+    """Return the seconds of the simulation of a year with a day without workers."""
     worker = BenchmarkWorker(place)
     rules = [f"{n % 60} * * * *" if n < _HOURLY else f"{n % 60} {n % 24} * * *" for n in range(_HOURLY + _DAILY)]
     with worker.schedules() as schedules:
@@ -66,7 +66,10 @@ def _named(what: str, times: CommandTimes) -> Mapping[str, float]:
 
 
 def _write(file: Path, count: int, shift: int) -> None:
-    """Write a file of schedules in five time zones: one in ten runs every quarter of an hour, the others once a day."""
+    """Write a file of schedules in five time zones.
+
+    One in ten runs every 15 (+ `shift`) minutes, the others once a day.
+    """
     lines = ["owner: bench", "schedules:" if count else "schedules: {}"]
     for n in range(count):
         daily = f"cron: '{n % 60} {(n // 60 + shift) % 24} * * *', timezone: {_ZONES[n % 5]}"

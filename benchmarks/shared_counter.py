@@ -1,7 +1,7 @@
-"""Counters in shared memory: handlers count without a system call.
+"""Counters in shared memory, in which handlers count without a system call.
 
-Used by the application in its workers, and by the process that measures. Needs nothing but Python, since peers run
-with an interpreter of their own.
+Used by the handlers in the workers, and by the measuring process. Needs only Python's standard library, because peers
+use another virtualenv.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 VARIABLE = "PSCHED_BENCH_TALLY"
-"""The environment variable with the folder in which each worker process has a file."""
+"""The environment variable that names the folder in which each worker process has a file."""
 
 ACQUIRES = "PSCHED_BENCH_ACQUIRES"
-"""The environment variable that makes the application keep how long its polls take."""
+"""The environment variable that makes the application record the seconds of its acquires."""
 
 STATEMENTS = "PSCHED_BENCH_STATEMENTS"
-"""The environment variable that makes the application count what its connections to SQLite are told to do."""
+"""The environment variable that makes the application count the statements that it sends to SQLite."""
 
 ROOM = 1 << 17
-"""How many samples a process can keep. The file has holes where there are none."""
+"""The maximum number of samples of one process. The file is sparse, so unused samples take no space."""
 
 _RUNS = struct.Struct("=Qdd")
 _KEPT = struct.Struct("=Q")
@@ -35,9 +35,10 @@ _SAMPLE = struct.Struct("=d")
 
 
 class Tally:
-    """How many handlers ran in this process, when the first and the last one did, and what they measured.
+    """The runs of handlers in this process: their number, the times of the first and last, and recorded samples.
 
-    One thread counts, and one takes samples: the same or another.
+    A sample is a number of seconds. Only one thread may count, and only one may record samples; these may be two
+    different threads.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +49,7 @@ class Tally:
         self._first = 0.0
 
     def count(self) -> None:
-        """Note that a handler has run."""
+        """Count a run of a handler."""
         now = time.monotonic()
         memory = self._memory or self._open()
         if self._count == 0:
@@ -57,7 +58,7 @@ class Tally:
         _RUNS.pack_into(memory, 0, self._count, self._first, now)
 
     def sample(self, seconds: float) -> None:
-        """Keep what was measured. Raises struct.error when there is no room left."""
+        """Record a sample. Raises struct.error if the file is full."""
         memory = self._memory or self._open()
         _SAMPLE.pack_into(memory, _HEAD + self._kept * _SAMPLE.size, seconds)
         self._kept += 1
@@ -74,7 +75,7 @@ class Tally:
 
 
 class CountedRuns(NamedTuple):
-    """What all workers have counted together; times on the monotonic clock."""
+    """The number of runs that all workers have counted, and the times of the first and last (monotonic)."""
 
     done: int
     first: float
@@ -82,7 +83,7 @@ class CountedRuns(NamedTuple):
 
 
 def read_tally(folder: Path) -> CountedRuns:
-    """Return what was counted up to now."""
+    """Return the runs that all workers have counted up to now."""
     ran = [_RUNS.unpack_from(head) for head in _heads(folder)]
     ran = [run for run in ran if run[0]]
     if not ran:
@@ -96,13 +97,13 @@ def count_working(folder: Path) -> int:
 
 
 def read_firsts(folder: Path) -> list[float]:
-    """Return when each process that has run a handler ran its first one, on the monotonic clock."""
+    """Return, for each process that has run a handler, the time of its first run (monotonic)."""
     ran = [_RUNS.unpack_from(head) for head in _heads(folder)]
     return [first for count, first, _ in ran if count]
 
 
 def read_samples(folder: Path) -> list[float]:
-    """Return all that was measured up to now, in no particular order."""
+    """Return all samples that were recorded up to now, in no particular order."""
     samples: list[float] = []
     for path in folder.glob("*.tally"):
         with path.open("rb") as file:
@@ -122,7 +123,7 @@ def _heads(folder: Path) -> list[bytes]:
 
 @contextmanager
 def in_environment(variable: str) -> Iterator[None]:
-    """Set a variable for the workers that are started meanwhile."""
+    """Set a variable for workers that are started within the context."""
     os.environ[variable] = "1"
     try:
         yield
@@ -131,5 +132,5 @@ def in_environment(variable: str) -> Iterator[None]:
 
 
 def tally_of_environment() -> Tally:
-    """Return the tally of a worker process."""
+    """Return the tally of this worker process."""
     return Tally(Path(os.environ[VARIABLE]))

@@ -1,7 +1,7 @@
-"""Counts the statements that other processes send to a database. In the measuring process.
+"""Counts the statements that other processes send to a database. Runs in the measuring process.
 
-Each kind of server is asked in the way that counts nothing else: neither this counting nor what the server does by
-itself. SQLite has no server: there psched's connections count.
+Each server is asked in a way that counts neither the statements of the measurement, nor the server's own activity.
+SQLite has no server, so psched's connections count their statements.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from benchmarks.shared_counter import STATEMENTS, in_environment, read_tally
 from faultlab.servers import USER
 
 Asked = Callable[[], int]
-"""Returns how many statements there have been."""
+"""Returns the number of statements up to now."""
 
 _STATEMENT = re.compile(rb"LOG:  (?:statement|execute [^:]*): ")
 
 
 def counting(place: Place) -> AbstractContextManager[Asked]:
-    """Yield what counts. Enter before those connect who are to be counted."""
+    """Yield a function that returns the number of statements. Enter this context before counted processes connect."""
     server = place.server
     if isinstance(server, DefaultPostgreSQL):
         return _logged(server)
@@ -37,7 +37,7 @@ def counting(place: Place) -> AbstractContextManager[Asked]:
 
 @contextmanager
 def _logged(server: DefaultPostgreSQL) -> Iterator[Asked]:
-    """The server's log has each statement of the user whom all but the measuring process are, BEGIN and COMMIT too."""
+    """Count in the server's log, which has each statement of psched's user, also BEGIN and COMMIT."""
     log = server.folder / "log"
     start = log.stat().st_size
 
@@ -56,7 +56,7 @@ def _logged(server: DefaultPostgreSQL) -> Iterator[Asked]:
 
 @contextmanager
 def _told(server: DefaultMariaDB) -> Iterator[Asked]:
-    """The server counts all questions, these here included."""
+    """Use the server's count of statements, minus those that ask for the count."""
     own = 0
     with server.admin() as cursor:
 
@@ -71,7 +71,7 @@ def _told(server: DefaultMariaDB) -> Iterator[Asked]:
 
 @contextmanager
 def _monitored(url: str) -> Iterator[Asked]:
-    """The server shows each command; those of scripts and of the measuring process do not count."""
+    """Count the commands that the server reports, except those of scripts and of the measuring process."""
     done = 0
     with redis_client.Redis.from_url(url) as marker, redis_client.Redis.from_url(url) as watcher:
         marker.ping()
@@ -90,6 +90,6 @@ def _monitored(url: str) -> Iterator[Asked]:
 
 @contextmanager
 def _traced(place: Place) -> Iterator[Asked]:
-    """In idle workers no handler counts; their connections do instead."""
+    """Use the counters of idle workers, in which no handler counts: their connections count statements instead."""
     with in_environment(STATEMENTS):
         yield lambda: read_tally(place.folder / "tally").done

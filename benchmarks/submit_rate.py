@@ -1,4 +1,4 @@
-"""Measures how many tasks and schedules two clients create per second, with psched and with bare loops."""
+"""Measures how many tasks and schedules clients create per second, with psched and with bare loops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECONDS = 2.0
 
 
 class Client:
-    """psched's client, driven by the loops of the floors."""
+    """psched's client, in the form of a `Floor`, so that the same loops run it."""
 
     def __init__(self, place: Place) -> None:
         self._config = BenchmarkWorker(place).config
@@ -35,7 +35,7 @@ class Client:
         self._queue = psched.open_queue(self._config)
 
     def create(self) -> None:
-        """The tables are there."""
+        """Do nothing: `BenchmarkWorker` has created the tables."""
 
     def insert(self, key: str) -> None:
         """Submit one task."""
@@ -43,20 +43,20 @@ class Client:
         self._queue.submit(key, "returns")
 
     def insert_many(self, keys: list[str]) -> None:
-        """Submit many tasks in one call."""
+        """Submit many tasks by one call."""
         assert self._queue is not None
         self._queue.submit_many(NewTask(key, "returns") for key in keys)
 
     def add_many(self, keys: list[str]) -> None:
-        """Clients add no schedules here."""
+        """Not used for psched's client."""
         raise NotImplementedError
 
     def claim(self, limit: int) -> tuple[list[Any], Any]:
-        """Clients claim nothing here."""
+        """Not used for psched's client."""
         raise NotImplementedError
 
     def finish(self, keys: list[Any], fence: Any) -> None:
-        """Nor do they finish anything."""
+        """Not used for psched's client."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ def _loop(bulk: bool, scale: Scale) -> Loop:
 
 
 def submit(bulk: bool, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how many tasks two of psched's clients submit per second."""
+    """Return how many tasks two clients of psched submit per second."""
     return {"tasks/s": rate(Client(place), _loop(bulk, scale))}
 
 
@@ -90,23 +90,23 @@ def _prepared(place: Place) -> Floor:
 
 
 def add_many_schedules(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how many schedules one client adds per second in one call."""
+    """Return how many schedules one client adds per second, by a single call."""
     count = scale.count(_BULK)
     with BenchmarkWorker(place).schedules() as schedules:
         begun = time.monotonic()
         present = schedules.add_many(NewSchedule(f"schedule-{n:07}", "late", _expression(n)) for n in range(count))
         if present:
-            raise RuntimeError(f"{len(present)} schedules were there before")
+            raise RuntimeError(f"{len(present)} schedules existed before")
         return {"schedules/s": count / (time.monotonic() - begun)}
 
 
 def add_rows(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how many rows as wide as schedules one bare loop writes per second."""
+    """Return how many rows one bare loop writes per second. The rows are as wide as schedules."""
     return {"schedules/s": rate(_prepared(place), adding_many(scale.count(_BULK)), 1)}
 
 
 def _expression(number: int) -> str:
-    """Return one of a hundred expressions."""
+    """Return one of a hundred cron expressions."""
     minute, hour = number % 50, number // 50 % (_EXPRESSIONS // 50)
     return f"{minute} {hour} * * *"
 

@@ -1,4 +1,4 @@
-"""Measures how many no-op tasks are done per second: by two children of a daemon, and by bare loops."""
+"""Measures how many no-op tasks run per second: with two children of a daemon, and with bare loops."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from psched.queue.queue import Queue
 _PAGE = 5000
 _BACKLOG = 60_000
 _FEW = 30_000
-"""How many there are where each is finished in a statement of its own: more than are done in the time given."""
+"""The number of tasks if each is finished by a statement of its own: more than can run in the measured time."""
 _SECONDS = 8.0
 _FLOOR_SECONDS = 4.0
 
 
 def fill(queue: Queue, count: int, type: str) -> None:
-    """Submit a backlog."""
+    """Submit a backlog of `count` tasks."""
     keys = list(names(count, "task"))
     for start in range(0, count, _PAGE):
         queue.submit_many([NewTask(key, type, {}) for key in keys[start : start + _PAGE]])
 
 
 def run_backlog(type: str, backlog: int, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return tasks per second from the first handler to the last task settled, or to the end of the time given."""
+    """Return the tasks per second from the first handler until all tasks are settled, or until the time is over."""
     count = scale.count(backlog)
     worker = BenchmarkWorker(place)
     with worker.queue() as queue:
@@ -50,13 +50,13 @@ def run_backlog(type: str, backlog: int, place: Place, scale: Scale) -> Mapping[
 
 
 def _all_settled(worker: BenchmarkWorker, queue: Queue) -> float:
-    """Return when nothing was left, leased or waiting."""
+    """Wait until no task is leased or waits, and return this time (monotonic)."""
     worker.wait(lambda: queue.store.next_due() is None, pause=0.001)
     return time.monotonic()
 
 
 def run_floor(batch: int, together: bool, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return tasks per second of two bare loops."""
+    """Return the tasks per second of two bare loops."""
     floor = FLOORS[place.store](place.url)
     floor.connect()
     floor.create()

@@ -1,6 +1,6 @@
 """Measures the loads that users have: steady arrivals, mixed backlogs, slow neighbours, failing handlers.
 
-Eight workers with the default configuration. Beside each load stands what an ideal queue would do with the same tasks.
+A daemon with eight workers and default settings runs each load. Each load is also simulated in an ideal queue.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from benchmarks.workload import Contender, Scale, Workload
 from psched.model import NewTask
 
 _STEADY = 20.0
-"""Seconds of arrivals."""
+"""Seconds for which tasks arrive."""
 _TAIL = 30.0
 _REST = 3.0
-"""Seconds after which workers that were just started have come to rest."""
+"""Seconds after which workers that were just started are idle."""
 _BACKLOG = 6_000
 _STORM = 6_000
 _MILLION = 1_000_000
@@ -33,7 +33,7 @@ Plan = Callable[[Scale], Sequence[PlannedTask]]
 
 
 def waits(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how long tasks waited that were submitted at the times of a plan."""
+    """Return how long the tasks of a plan waited, each of which was submitted at its time."""
     jobs = make(scale)
     worker = BenchmarkWorker(place, processors=WORKERS)
     with worker.queue() as queue, worker:
@@ -46,14 +46,14 @@ def waits(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def ideal_waits(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return the waits of the same plan in an ideal queue."""
+    """Return how long the tasks of the same plan wait in an ideal queue."""
     return spread(plan.ideal_waits(make(scale)))
 
 
 def share(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return the share of what the handlers allow that a daemon gets done which is started on a backlog.
+    """Return the throughput of a daemon that starts with a backlog, as a share of what its handlers allow.
 
-    And how long after the first child the last one begins.
+    Also returns the time from the first run of the first child to the first run of the last child.
     """
     jobs = make(scale)
     worker = BenchmarkWorker(place, processors=WORKERS, retry_wait=_RETRY_WAIT)
@@ -72,12 +72,12 @@ def share(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def spread(seconds: Sequence[float]) -> Mapping[str, float]:
-    """Return the median, the 99th percentile and the longest, in milliseconds."""
+    """Return the median, the 99th percentile and the maximum, in milliseconds."""
     percentiles = statistics.quantiles(seconds, n=100)
     return {"p50 ms": percentiles[49] * 1000, "p99 ms": percentiles[98] * 1000, "longest ms": max(seconds) * 1000}
 
 
-_IDEAL = "simulated: eight workers, first come, first served, in no time"
+_IDEAL = "simulated: eight workers, first come, first served, at no cost"
 _RETRY_WAIT = {"first": 0.5, "factor": 1, "limit": 0.5, "jitter": 0}
 
 
@@ -111,7 +111,7 @@ ARRIVALS: dict[str, tuple[str, Plan]] = {
         partial(_long_tail, False),
     ),
 }
-"""Workloads whose tasks arrive one after another: what each measures, and its plan."""
+"""The workloads in which tasks arrive over time: for each, what it measures, and its plan."""
 
 WORKLOADS = (
     *(

@@ -1,7 +1,7 @@
-"""Measures the web pages, where 100,000 schedules, a million tasks and runs are stored.
+"""Measures the web pages with 100,000 schedules, a million tasks and a million runs.
 
-How long each page takes and how many statements it sends, what a first load transfers, what open tabs cost, how fast a
-backlog is drained beside them, and how long a scrape of the exporter takes.
+The results: how long each page takes and how many statements it sends, the size of a first load, the costs of open
+tabs, how fast a daemon drains a backlog beside open tabs, and how long a scrape of the exporter takes.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ from psched.web.shared_state import SharedState
 from psched.web.status_poller import INTERVAL
 
 _TIMES, _SECONDS = 100, 4.0
-"""How often each page is asked for at most, and for how long; at least `_LEAST` times."""
+"""How often each page is requested at most, and for how many seconds; but at least `_LEAST` times."""
 _LEAST = 25
 _COMPUTING = "The answer is being computed"
-"""What a page says whose answer takes longer than a visitor would wait. The answer is kept then for minutes."""
+"""The text of a page whose answer takes longer than the page waits. Such an answer is then kept for minutes."""
 _TABS = 20
 _WATCHED = 30.0
-"""Seconds for which the open tabs are watched."""
+"""Seconds for which the costs of open tabs are measured."""
 _SETTLING = 8.0
 _PAUSE = 1.0
-"""Seconds from one change that the tabs are to show to the next."""
+"""Seconds from one change that open tabs show to the next."""
 _BACKLOG = 20_000
-"""Tasks that are drained, in a database beside that of the pages on the same server."""
+"""How many tasks are drained, in another database on the same server."""
 _DRAINS = ((), ("tabs",), ("tabs",), ())
-"""What there is beside each drain."""
+"""For each drain, the programs that run beside it."""
 
 Path = Callable[[], str]
-"""Returns the address of a page, another one each time if it can."""
+"""Returns the address of a page. If the page has a parameter, each call returns another address."""
 
 
 def pages(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how long the pages take, what a first load transfers, what open tabs cost, and how long a scrape takes."""
+    """Return the results of all measurements of the pages."""
     worker = BenchmarkWorker(place)
     insight_questions.fill(place, worker, scale)
     _fill_statistics(worker, place)
@@ -78,12 +78,16 @@ def pages(place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def _answers(worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
-    """Return the percentiles of each page in milliseconds, no answer kept; and what a first load transfers."""
+    """Return percentiles of the time of each page, in milliseconds, without kept answers.
+
+    Also return the size of a first load.
+    """
     found: dict[str, float] = {}
     with _served(worker) as (shared, address):
         connection = http.client.HTTPConnection(address, timeout=60)
         for name, path in _paths(scale.count(insight_questions.SCHEDULES)).items():
-            is_computed = _COMPUTING in _fetch(connection, path())[0]  # also connects, and compiles its statements
+            # The first request also connects, and compiles the statements of the page.
+            is_computed = _COMPUTING in _fetch(connection, path())[0]
             begun = time.perf_counter()
             while _COMPUTING in _fetch(connection, path())[0]:
                 time.sleep(0.1)
@@ -104,7 +108,7 @@ def _answers(worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
 
 
 def _percentiles(name: str, ask: Callable[[], float], scale: Scale) -> Mapping[str, float]:
-    """Return the median and the 99th percentile of what `ask` returns, or the worst of fewer than 100."""
+    """Return the median and the 99th percentile of the values of `ask` (with fewer than 100 values, the largest)."""
     spans: list[float] = []
     until = time.monotonic() + scale.seconds(_SECONDS)
     while len(spans) < scale.count(_TIMES) and (time.monotonic() < until or len(spans) < scale.count(_LEAST)):
@@ -114,15 +118,15 @@ def _percentiles(name: str, ask: Callable[[], float], scale: Scale) -> Mapping[s
 
 
 def _statements(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
-    """Return how many statements each page sends when no answer is kept, besides those of the status."""
+    """Return how many statements each page sends without kept answers, except the statements of the status poller."""
     found: dict[str, float] = {}
     with counting(place) as asked, _served(worker) as (shared, address):
         connection = http.client.HTTPConnection(address, timeout=60)
         _fetch(connection, "/")
-        shared.status_poller.end()  # the pages go on with the last one
+        shared.status_poller.end()  # from now on, the pages use the last status
         time.sleep(2 * INTERVAL)
         for name, path in _paths(scale.count(insight_questions.SCHEDULES)).items():
-            for _ in range(2):  # the first time it may connect
+            for _ in range(2):  # the first request may open a connection
                 shared.forget_answers()
                 before = asked()
                 while _COMPUTING in _fetch(connection, path())[0]:
@@ -133,10 +137,10 @@ def _statements(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[
 
 
 def _scrape(worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
-    """Return how long a scrape of the exporter takes, the metrics of the database only."""
+    """Return how long a scrape of the exporter takes, with only the metrics of the database."""
     with open_insight(load(worker.config)) as insight:
         registry = registry_of(NodeCollector(None, section_readers(insight)))
-        generate_latest(registry)  # connects, and compiles its statements
+        generate_latest(registry)  # connects, and compiles the statements of a scrape
 
         def ask() -> float:
             begun = time.perf_counter()
@@ -171,7 +175,7 @@ def _drain(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[str, 
 
 @contextmanager
 def _changes(worker: BenchmarkWorker) -> Iterator[None]:
-    """Change what the tabs show each second, until the end."""
+    """Change a number that the tabs show, once a second, until the context ends."""
     ended = threading.Event()
 
     def change() -> None:
@@ -189,7 +193,7 @@ def _changes(worker: BenchmarkWorker) -> Iterator[None]:
 
 
 def _tabs(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
-    """Return what open tabs on the page Now cost, while a number that they show changes each second."""
+    """Return the costs of open tabs with the page Now, while a number on this page changes each second."""
     with counting(place) as asked, _process(worker) as (process, address), worker.schedules() as schedules:
         _open_tabs(address)
         time.sleep(scale.seconds(_SETTLING))
@@ -207,13 +211,13 @@ def _tabs(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[str, f
 
 
 def _change(schedules: ScheduleCollection) -> None:
-    """Change the number of paused schedules. Those of tasks are counted up to 1,000, and so do not change."""
+    """Change the number of paused schedules. (A number of tasks would stay at 1,000, up to which tasks are counted.)"""
     schedule = schedules["model"]
     schedule.resume() if schedule.metadata().paused else schedule.pause()
 
 
 def _statements_of_changes(place: Place, worker: BenchmarkWorker, count: int) -> int:
-    """Return how many statements so many changes take, which the pages did not send."""
+    """Return how many statements `count` changes send, so that they can be subtracted from those of the pages."""
     with counting(place) as asked, worker.schedules() as schedules:
         _change(schedules)
         before = asked()
@@ -228,9 +232,9 @@ def _open_tabs(address: str) -> None:
 
 
 def _tab(address: str) -> None:
-    """Do as a browser does: fetch the page, listen for change marks, and fetch it again at each."""
+    """Do what a browser does: fetch the page, read the stream of changes, and fetch the page again at each change."""
     pages, changes = http.client.HTTPConnection(address, timeout=60), http.client.HTTPConnection(address, timeout=600)
-    with suppress(OSError, http.client.HTTPException):  # the end of the server
+    with suppress(OSError, http.client.HTTPException):  # the server has ended
         _fetch(pages, "/")
         changes.request("GET", "/changes")
         stream = changes.getresponse()
@@ -240,7 +244,7 @@ def _tab(address: str) -> None:
 
 
 def _fetch(connection: http.client.HTTPConnection, path: str) -> tuple[str, int]:
-    """Return the text of a page, and how many bytes were transferred for its body."""
+    """Return the text of a page, and the number of bytes that were transferred for its body."""
     connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
     answer = connection.getresponse()
     body = answer.read()
@@ -250,14 +254,15 @@ def _fetch(connection: http.client.HTTPConnection, path: str) -> tuple[str, int]
 
 
 def _first_load(connection: http.client.HTTPConnection) -> tuple[float, int]:
-    """Return the kB and the requests of a browser that has nothing of these pages yet, and opens Now."""
+    """Return the kB and the number of requests of a browser that opens the page Now with an empty cache."""
     text, size = _fetch(connection, "/")
     files = set(re.findall(r'(?:href|src)="(/static/[^"]*)"', text))
-    return (size + sum(_fetch(connection, path)[1] for path in files)) / 1000, 1 + len(files) + 1  # and /changes
+    # The requests: the page, its files, and the stream /changes.
+    return (size + sum(_fetch(connection, path)[1] for path in files)) / 1000, 1 + len(files) + 1
 
 
 def _paths(count: int) -> Mapping[str, Path]:
-    """Return a name for each kind of page, and its address. `count`: of the stored schedules."""
+    """Return a name for each kind of page, with a function that returns its address. `count`: the stored schedules."""
     chance = random.Random(1)
 
     def key() -> str:
@@ -292,12 +297,12 @@ def _paths(count: int) -> Mapping[str, Path]:
 
 _NAMED = ("/", "/schedules", "/schedule", "/queue", "/tasks", "/task", "/proof")
 _NEEDING = ("/tasks/bulk", "/schedule/edit")
-"""Pages that answer only to those who may change something."""
+"""Pages that only visitors who may change something can see."""
 
 
 @contextmanager
 def _served(worker: BenchmarkWorker) -> Iterator[tuple[SharedState, str]]:
-    """Serve the pages in this process, and yield what they share, and their address."""
+    """Serve the pages in this process. Yield their shared state and their address."""
     made = app(load(worker.config))
     server = uvicorn.Server(uvicorn.Config(made, port=0, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run)
@@ -315,7 +320,7 @@ def _served(worker: BenchmarkWorker) -> Iterator[tuple[SharedState, str]]:
 
 @contextmanager
 def _process(worker: BenchmarkWorker) -> Iterator[tuple[psutil.Process, str]]:
-    """Serve the pages in a process of their own, and yield it and their address."""
+    """Serve the pages in another process. Yield this process and the address."""
     command = [*worker.command, "web", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -326,7 +331,7 @@ def _process(worker: BenchmarkWorker) -> Iterator[tuple[psutil.Process, str]]:
 
 
 def _fill_statistics(worker: BenchmarkWorker, place: Place) -> None:
-    """Store the statistics of four nodes that have run each type for two hours."""
+    """Store statistics of four nodes that have run each type for two hours."""
     marker = place.folder / "counted"
     if marker.exists():
         return

@@ -1,4 +1,4 @@
-"""A real daemon at work on a place: `psched run` with children of its own. In the measuring process."""
+"""A daemon (`psched run`) with its own configuration, at one place. Runs in the measuring process."""
 
 from __future__ import annotations
 
@@ -38,13 +38,16 @@ class CommandTimes(NamedTuple):
 
 
 class BenchmarkWorker:
-    """A configuration in the place's folder and, while entered, the daemon that it describes."""
+    """A configuration in the folder of a place, and the daemon with this configuration.
+
+    The daemon runs within the context.
+    """
 
     def __init__(self, place: Place, processors: int = 2, **config: Any) -> None:
-        """`config`: further keys of the configuration. Tables are created; nothing is started."""
+        """Create the tables, but start nothing. `config`: further keys of the configuration."""
         self.place = place
         self.tally_folder = place.folder / "tally"
-        shutil.rmtree(self.tally_folder, ignore_errors=True)  # of a former worker at a place that lasts
+        shutil.rmtree(self.tally_folder, ignore_errors=True)  # left by an earlier worker at the same place
         self.tally_folder.mkdir()
         self._process: subprocess.Popen[bytes] | None = None
         self._config = {
@@ -77,19 +80,19 @@ class BenchmarkWorker:
 
     @property
     def log(self) -> str:
-        """What the daemon has written to its log."""
+        """The text of the daemon's log."""
         path = self.place.folder / "psched.log"
         return path.read_text() if path.exists() else ""
 
     @contextmanager
     def queue(self) -> Iterator[Queue]:
-        """Yield the place's queue, as a client has it."""
+        """Yield a client's queue, with its own connections."""
         with psched.open_queue(self.config) as queue:
             yield queue
 
     @contextmanager
     def schedules(self) -> Iterator[ScheduleCollection]:
-        """Yield the place's schedules, as a client has them."""
+        """Yield a client's collection of schedules, with its own connections."""
         with psched.open(self.config) as schedules:
             yield schedules
 
@@ -100,13 +103,13 @@ class BenchmarkWorker:
         return psutil.Process(self._process.pid)
 
     def _run_program(self, *arguments: str) -> None:
-        """Run `psched` with these arguments to its end."""
+        """Run `psched` with these arguments until the command ends."""
         subprocess.run([*self.command, *arguments], check=True, stdout=subprocess.DEVNULL)
 
     def timed(self, *arguments: str, code: int = 0) -> CommandTimes:
-        """Run `psched` with these arguments to its end, and return how long it took. Raises RuntimeError.
+        """Run `psched` with these arguments until the command ends, and return how long the command took.
 
-        `code`: the exit code that is expected.
+        `code`: the expected exit code. Raises RuntimeError for another exit code.
         """
         begun = time.perf_counter()
         process = subprocess.Popen([*self.command, *arguments], stdout=subprocess.DEVNULL)
@@ -119,14 +122,14 @@ class BenchmarkWorker:
 
     @property
     def command(self) -> list[str]:
-        """The program `psched` with this configuration, to which a command is to be appended."""
+        """The words of `psched` with this configuration. The caller appends a command."""
         programs = self.place.folder / "bin"
         if not programs.exists():
             install_programs(programs)
         return [str(programs / "psched"), "-c", str(self.config)]
 
     def start(self) -> None:
-        """Start the daemon; returns when its children are there."""
+        """Start the daemon, and wait until its children exist."""
         self._process = subprocess.Popen(
             [*self.command, "run"],
             env={**os.environ, VARIABLE: str(self.tally_folder)},
@@ -137,7 +140,7 @@ class BenchmarkWorker:
         self.wait(lambda: len(self.master.children()) >= processors)
 
     def stop(self) -> None:
-        """End the daemon in good order, by force if that takes more than 20 s."""
+        """End the daemon gracefully; after 20 s, kill it."""
         process = self._process
         if process is None:
             return
@@ -153,15 +156,15 @@ class BenchmarkWorker:
             process.wait()
 
     def tree(self) -> list[psutil.Process]:
-        """Return the master and its children."""
+        """Return the master and its descendants."""
         return tree_of([self.master])
 
     def cpu(self) -> float:
-        """Return the processor time the tree has used, in seconds."""
+        """Return the processor time that master and descendants have used, in seconds."""
         return processor_time(self.tree())
 
     def counted(self) -> CountedRuns:
-        """Return what handlers have counted."""
+        """Return the number of runs that handlers have counted, and the times of the first and last."""
         return read_tally(self.tally_folder)
 
     def working(self) -> int:
@@ -169,18 +172,23 @@ class BenchmarkWorker:
         return count_working(self.tally_folder)
 
     def firsts(self) -> list[float]:
-        """Return when each child ran its first handler, on the monotonic clock."""
+        """Return, for each child, the time of its first run (monotonic)."""
         return read_firsts(self.tally_folder)
 
     def samples(self) -> list[float]:
-        """Return what handlers have measured."""
+        """Return the seconds that handlers have recorded."""
         return read_samples(self.tally_folder)
 
     def wait(self, condition: Callable[[], bool], pause: float = 0.005) -> None:
-        """Return once the condition is true. Raises RuntimeError with the log's end when it never is."""
+        """Wait until `condition` returns true.
+
+        Raises RuntimeError, with the end of the log, if the daemon ends, or after `PATIENCE` seconds.
+        """
         deadline = time.monotonic() + PATIENCE
         while not condition():
             ended = self._process is not None and self._process.poll() is not None
             if ended or time.monotonic() > deadline:
-                raise RuntimeError(f"the daemon {'ended' if ended else 'does not get on'}:\n{self.log[-3000:]}")
+                raise RuntimeError(
+                    f"the daemon {'ended' if ended else f'took longer than {PATIENCE:g} s'}:\n{self.log[-3000:]}"
+                )
             time.sleep(pause)

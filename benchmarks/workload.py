@@ -1,4 +1,4 @@
-"""A workload, and how much of it is done. Values only."""
+"""Workloads, contenders, and the scale of measurements: classes without behaviour."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from benchmarks.databases import STORES, Place
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the measurements are; `quick` ones show that all works, and no more."""
+    """How large the measurements are. `quick`: small ones, which only show that everything works."""
 
     quick: bool
 
     def count(self, full: int) -> int:
-        """Return how many of something are measured."""
+        """Return the number of items to measure, given the full number."""
         return max(1, full // 20) if self.quick else full
 
     def seconds(self, full: float) -> float:
-        """Return how long something is measured."""
+        """Return the seconds of a measurement, given the full time."""
         return full / 5 if self.quick else full
 
 
 Measure = Callable[[Place, Scale], Mapping[str, float]]
-"""Measures once, at a fresh place; returns values by the name of the metric."""
+"""Measures once, at a place, and returns a value for each metric."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Who does a workload: psched, a floor, a peer. `setting` says how, where there is a choice.
+    """What does a workload: psched, a floor or a peer. `setting`: how the contender does it, if there is a choice.
 
-    With `lasting` all rounds are at one place, which is as the one before has left it; with `once` there is no round
-    but the first.
+    `lasting`: all rounds use the same place, with what the previous round has left there. `once`: measured in the first
+    round only.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Contender:
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to be done, by all contenders alike. `what` completes the sentence: it measures …
+    """One kind of work, which all contenders do. `what`: the end of a sentence that begins with "it measures”.
 
-    What is `side_by_side` waits nearly all the time; there psched is measured on all stores at once, and so are peers.
+    `side_by_side`: the contenders nearly always wait. So psched runs with all stores at the same time, and so do peers.
     """
 
     name: str

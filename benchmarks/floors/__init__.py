@@ -1,4 +1,4 @@
-"""The floors: per store the same committed statements as psched's, by the bare driver."""
+"""The floors: for each store, the committed statements that psched also sends, by the bare driver."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ FLOORS: dict[str, Callable[[str], Floor]] = {
     "sqlite": sqlite.SQLiteFloor,
     "redis": redis.RedisFloor,
 }
-"""Store → what connects to a URL."""
+"""For each store, the class of its floor. The argument is a URL."""

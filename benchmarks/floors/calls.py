@@ -1,6 +1,6 @@
-"""The floor of picking up, where a database can call: how soon a bare driver hears of what another has written.
+"""The floor of `pick-up`: how soon a bare driver is notified of a row that another process has written.
 
-The writer is the measuring process, the listener one of its own; neither looks for what it could claim.
+The measuring process writes; another process listens. Neither process searches for due rows. PostgreSQL and Redis only.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import redis
 from tests.programs import ROOT
 
 Listen = Callable[[str], Iterator[str]]
-"""URL → what is called, after an empty text when listening has begun."""
+"""Takes a URL. Yields an empty text when listening has begun, and then each text of which the listener is notified."""
 Write = Callable[[str], None]
-"""Writes a text so that the listener is called."""
+"""Writes a text, of which the listener is then notified."""
 
 _CREATE = "CREATE TABLE floor (key VARCHAR(255) PRIMARY KEY, data TEXT NOT NULL)"
 _INSERT = """
@@ -71,7 +71,10 @@ _WAYS: dict[str, tuple[Listen, Callable[[str], AbstractContextManager[Write]]]] 
 
 
 def called_after(store: str, url: str, pauses: list[float]) -> list[float]:
-    """Return how many seconds after each write the listener was called; before each there is a pause, in seconds."""
+    """Write once after each of the `pauses` (seconds).
+
+    Return how many seconds after each write the listener was notified.
+    """
     command = [sys.executable, "-m", __name__, store, url]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as listener:
         assert listener.stdout is not None

@@ -1,4 +1,4 @@
-"""The floor of MariaDB: PyMySQL alone. In processes of their own."""
+"""The floor of MariaDB, by PyMySQL alone. Runs in processes of its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ _FINISH = f"UPDATE floor SET due = NULL, finished_at = {_NOW} WHERE `key` IN %s 
 
 
 class MariaDBFloor:
-    """Autocommit, READ COMMITTED: look, take what is still due, and read again only what was partly lost."""
+    """Statements in autocommit, with READ COMMITTED. A claim reads keys and updates those that are still due.
+
+    If the update has changed only some of the rows, the claim reads which.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = urlsplit(url)
@@ -53,7 +56,7 @@ class MariaDBFloor:
         self._cursor = self._connection.cursor()
 
     def create(self) -> None:
-        """Make the table."""
+        """Create the tables."""
         self._cursor.execute(_CREATE)
         self._cursor.execute(_SCHEDULES)
 
@@ -62,11 +65,11 @@ class MariaDBFloor:
         self._cursor.execute(_INSERT, [key])
 
     def insert_many(self, keys: list[str]) -> None:
-        """Write many in one transaction, by executemany, which makes statements of many rows."""
+        """Write many tasks in one transaction, by `executemany`, which combines many rows into one statement."""
         self._many(_INSERT, keys)
 
     def add_many(self, keys: list[str]) -> None:
-        """Write many schedules in the same way."""
+        """Write many schedules, like `insert_many`."""
         self._many(_ADD, keys)
 
     def _many(self, statement: str, keys: list[str]) -> None:
@@ -75,7 +78,10 @@ class MariaDBFloor:
         self._connection.commit()
 
     def claim(self, limit: int) -> tuple[list[Any], Any]:
-        """Lease up to `limit` due tasks; look further when somebody else was faster."""
+        """Lease up to `limit` due tasks.
+
+        If another process has taken some of these tasks, the next claim reads more keys.
+        """
         fence = secrets.randbits(62)
         self._cursor.execute(_LOOK, [limit * self._windows])
         found = [row[0] for row in self._cursor.fetchall()]
@@ -91,9 +97,9 @@ class MariaDBFloor:
         return keys if taken else [], fence
 
     def finish(self, keys: list[Any], fence: Any) -> None:
-        """Settle them."""
+        """Finish tasks under their lease."""
         assert self._cursor.execute(_FINISH, [keys, fence]) == len(keys)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()

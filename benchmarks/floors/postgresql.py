@@ -1,4 +1,4 @@
-"""The floor of PostgreSQL: psycopg 3 alone. In processes of their own."""
+"""The floor of PostgreSQL, by psycopg 3 alone. Runs in processes of its own."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ _FINISH_ONE = f"UPDATE floor SET due = NULL, finished_at = {_NOW} WHERE key = %s
 
 
 class PostgreSQLFloor:
-    """Autocommit: one statement, one transaction. The driver prepares what it sends often."""
+    """Statements in autocommit: each statement is a transaction. The driver prepares statements that it sends often."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def connect(self) -> None:
-        """Connect. The planner must take the index although nothing was ever analysed."""
+        """Connect. The planner is made to use the index, because the table has no statistics."""
         self._connection = psycopg.connect(self._url, autocommit=True)
         for what in ("seqscan", "bitmapscan", "sort"):
             self._connection.execute(f"SET enable_{what} = off")
 
     def create(self) -> None:
-        """Make the table."""
+        """Create the tables."""
         self._connection.execute(_CREATE)
         self._connection.execute(_SCHEDULES)
 
@@ -61,11 +61,11 @@ class PostgreSQLFloor:
         self._connection.execute(_INSERT, [key])
 
     def insert_many(self, keys: list[str]) -> None:
-        """Write many in one transaction, by executemany (a pipeline of one statement each)."""
+        """Write many tasks in one transaction, by `executemany` (a pipeline with one statement for each task)."""
         self._many(_INSERT, keys)
 
     def add_many(self, keys: list[str]) -> None:
-        """Write many schedules in the same way."""
+        """Write many schedules, like `insert_many`."""
         self._many(_ADD, keys)
 
     def _many(self, statement: str, keys: list[str]) -> None:
@@ -79,11 +79,11 @@ class PostgreSQLFloor:
         return [row[0] for row in rows], fence
 
     def finish(self, keys: list[Any], fence: Any) -> None:
-        """Settle them."""
+        """Finish tasks under their lease."""
         one = len(keys) == 1
         done = self._connection.execute(_FINISH_ONE if one else _FINISH, [keys[0] if one else keys, fence])
         assert done.rowcount == len(keys)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()

@@ -1,4 +1,4 @@
-"""The floor of Redis: redis-py alone, a script to claim and a script to finish. In processes of their own."""
+"""The floor of Redis, by redis-py alone: a script for each operation. Runs in processes of its own."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _PAGE = 1000
 
 
 class RedisFloor:
-    """A script is one transaction."""
+    """Runs a script for each operation. Redis executes a script as one transaction."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -68,18 +68,18 @@ class RedisFloor:
         self._connection.ping()
 
     def create(self) -> None:
-        """Nothing has to be made."""
+        """Do nothing, because Redis needs no tables."""
 
     def insert(self, key: str) -> None:
         """Write one task."""
         self._scripts[2](args=[key])
 
     def insert_many(self, keys: list[str]) -> None:
-        """Write many, a thousand at a time, so that nobody waits long for the server."""
+        """Write many tasks, a thousand by each script, so that no other client waits long for the server."""
         self._many(2, keys)
 
     def add_many(self, keys: list[str]) -> None:
-        """Write many schedules in the same way."""
+        """Write many schedules, like `insert_many`."""
         self._many(3, keys)
 
     def _many(self, script: int, keys: list[str]) -> None:
@@ -92,9 +92,9 @@ class RedisFloor:
         return [row[0] for row in self._scripts[0](args=[fence, limit])], fence
 
     def finish(self, keys: list[Any], fence: Any) -> None:
-        """Settle them."""
+        """Finish tasks under their lease."""
         assert self._scripts[1](args=[fence, *keys]) == len(keys)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()

@@ -1,4 +1,4 @@
-"""The floor of SQLite: the standard library's module alone. In processes of their own."""
+"""The floor of SQLite, by the module `sqlite3` alone. Runs in processes of its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FINISH = f"UPDATE floor SET due = NULL, finished_at = {_NOW} WHERE fence = ? AN
 
 
 class SQLiteFloor:
-    """Autocommit, in WAL with `synchronous` as given."""
+    """Statements in autocommit, in WAL mode. `synchronous`: the value of this PRAGMA."""
 
     def __init__(self, url: str, synchronous: str = "FULL") -> None:
         self._path = url.removeprefix("sqlite:///")
@@ -49,7 +49,7 @@ class SQLiteFloor:
         self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
 
     def create(self) -> None:
-        """Make the table."""
+        """Create the tables."""
         self._connection.executescript(_CREATE)
         self._connection.executescript(_SCHEDULES)
 
@@ -58,11 +58,11 @@ class SQLiteFloor:
         self._connection.execute(_INSERT, [key])
 
     def insert_many(self, keys: list[str]) -> None:
-        """Write many in one transaction."""
+        """Write many tasks in one transaction."""
         self._many(_INSERT, keys)
 
     def add_many(self, keys: list[str]) -> None:
-        """Write many schedules in the same way."""
+        """Write many schedules, like `insert_many`."""
         self._many(_ADD, keys)
 
     def _many(self, statement: str, keys: list[str]) -> None:
@@ -77,10 +77,10 @@ class SQLiteFloor:
         return [row[0] for row in rows], fence
 
     def finish(self, keys: list[Any], fence: Any) -> None:
-        """Settle them."""
+        """Finish tasks under their lease."""
         marks = "?," * (len(keys) - 1) + "?"
         assert self._connection.execute(f"{_FINISH} ({marks})", [fence, *keys]).rowcount == len(keys)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()

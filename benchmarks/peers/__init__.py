@@ -1,1 +1,1 @@
-"""Other schedulers and queues at the same work, with their best documented settings, in a virtualenv of their own."""
+"""Other schedulers and queues with the same workloads, with their fastest documented settings."""

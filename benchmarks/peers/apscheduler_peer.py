@@ -1,7 +1,7 @@
-"""APScheduler 3 with a SQLAlchemy job store, or that of Redis: at most once, one process. In the peers' interpreter.
+"""APScheduler 3 with a SQLAlchemy or Redis job store: at most once, one process. Runs in the peers' virtualenv.
 
-COUNT schedules are added, and their rate is printed (`add`); or so many are due in one second, and again in a later one
-(`due-together`); or they are due one after another (`due-alone`).
+The verb `add` adds COUNT schedules, and prints how many are added per second. With `due-together`, COUNT schedules are
+due in the same second, and COUNT more in a later second. With `due-alone`, COUNT schedules are due one after another.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _tally: list[Tally] = []
 
 _DRIVERS = {"mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
 _LEAD = 3.0
-"""Seconds to the first schedule's time, besides those in which all are added."""
+"""Seconds from the end of adding schedules to the time of the first schedule."""
 _TRIAL = 20
-"""How many schedules are added to see how long one takes."""
+"""How many schedules are added to measure how long one addition takes."""
 _FAR = 4_000_000_000.0
 _LATER = 3.0
 """Seconds from one burst to the next."""
 
 
 def late(due: float) -> None:
-    """Keep how late it is."""
+    """Record how many seconds late the run is. `due`: the run's time, in unix seconds."""
     if not _tally:
         _tally.append(tally_of_environment())
     _tally[0].sample(time.time() - due)
@@ -61,7 +61,7 @@ def _add(scheduler: Any, count: int) -> None:
 def _run(scheduler: Any, dues: list[float]) -> None:
     _add_single(scheduler, dues)
     if time.time() > dues[0] - 1:
-        raise SystemExit(f"adding {len(dues)} schedules took too long")
+        raise SystemExit(f"adding {len(dues)} schedules took too long, so the first would run late")
     scheduler.resume()
     while True:
         time.sleep(60)
@@ -73,7 +73,7 @@ def _add_single(scheduler: Any, dues: list[float]) -> None:
 
 
 def _lead(scheduler: Any, count: int) -> float:
-    """Return in how many seconds the first may be due; adding may take twice as long as at first."""
+    """Return the seconds until the first schedule may be due. Allows twice the measured time for each addition."""
     begun = time.monotonic()
     _add_single(scheduler, [_FAR] * _TRIAL)
     return _LEAD + 2 * count * (time.monotonic() - begun) / _TRIAL
@@ -92,7 +92,7 @@ def _dues(scheduler: Any, verb: str, count: int) -> list[float]:
 
 
 def main() -> None:
-    """Do what the command line says: VERB URL COUNT."""
+    """Execute the command line VERB URL COUNT."""
     verb, url, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     scheduler = _open(url)
     if verb == "add":

@@ -1,4 +1,4 @@
-"""Celery on Redis: prefork children, late acknowledgement, a large prefetch. In the peers' interpreter."""
+"""Celery on Redis: prefork children, late acknowledgement, a large prefetch. Runs in the peers' virtualenv."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.shared_counter import tally_of_environment
 
 
 class Celery:
-    """A backlog of one task."""
+    """The peer Celery, with Redis as its broker."""
 
     def __init__(self, url: str) -> None:
         self._app: Any = CeleryApp("bench", broker=url)
@@ -44,26 +44,26 @@ class Celery:
         self._loads = {name: self._app.task(name=name)(load) for name in plan.TYPE_NAMES}
 
     def fill(self, count: int) -> None:
-        """There is no bulk."""
+        """Submit a backlog, task by task, because Celery cannot submit many tasks together."""
         for _ in range(count):
             self._returns.delay()
 
     def work(self, children: int) -> None:
-        """One master with its children."""
+        """Run one master with `children` processes."""
         quiet = ("--loglevel=ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat")
         self._app.worker_main(["worker", "-c", str(children), *quiet])
 
     def serve(self, workers: int) -> None:
-        """As many children; each gets one task at a time."""
+        """Run one master with `workers` processes, each of which prefetches one task."""
         self._app.conf.worker_prefetch_multiplier = 1
         self.work(workers)
 
     def load(self) -> Callable[[PlannedTask], None]:
-        """Submit one."""
+        """Return a function that submits a task of a plan."""
         return lambda job: self._loads[job.type].delay(**plan.data_of(job)) and None
 
     def pick(self) -> Callable[[float], None]:
-        """Submit one."""
+        """Return a function that submits a task with the time of the submit."""
         return lambda sent: self._picks.delay(sent) and None
 
     def _count(self) -> Any:

@@ -1,4 +1,4 @@
-"""The verbs of a peer's script: fill, work, pick, load. In processes of the peers' interpreter, without psched."""
+"""The verbs of a peer's script: fill, work, serve, pick, load. Runs in the peers' virtualenv, without psched."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from benchmarks.plan import PlannedTask
 
 
 class Peer(Protocol):
-    """One library on one store."""
+    """One library with one store."""
 
     def fill(self, count: int) -> None:
-        """Make the tables and submit a backlog."""
+        """Create the tables, and submit a backlog."""
         ...
 
     def work(self, children: int) -> None:
-        """Run tasks until killed; who forks does it in so many children."""
+        """Run tasks until killed. A library that forks uses `children` processes."""
         ...
 
     def serve(self, workers: int) -> None:
-        """Run the tasks of a plan until killed, so many at a time, none waiting behind another if that can be had."""
+        """Run the tasks of a plan until killed, `workers` at a time. If possible, no task waits behind another."""
         ...
 
     def pick(self) -> Callable[[float], None]:
-        """Return what submits one task that is told the time of it."""
+        """Return a function that submits one task.
+
+        Its argument is the time of the submit, which the task's handler gets.
+        """
         ...
 
     def load(self) -> Callable[[PlannedTask], None]:
-        """Return what submits one task of a plan. Several threads call it."""
+        """Return a function that submits one task of a plan. Several threads call this function."""
         ...
 
 
 def main(open_peer: Callable[[str], Peer]) -> None:
-    """Do what the command line says: VERB URL COUNT, or load URL FILE."""
+    """Execute the command line: VERB URL COUNT, or load URL FILE."""
     verb, url, operand = sys.argv[1:4]
     count = 0 if verb == "load" else int(operand)
     peer = open_peer(url)

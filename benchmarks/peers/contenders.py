@@ -1,4 +1,4 @@
-"""The peers as contenders of a measurement. In the measuring process."""
+"""The peers as contenders. Runs in the measuring process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ADDED = 2_000
 
 @dataclass(frozen=True)
 class Library:
-    """A peer: its script, whether one process of it forks the others, and how many no-op tasks it is given."""
+    """A peer: its script, whether its process forks children, and the size of its backlog."""
 
     name: str
     script: str
@@ -36,7 +36,7 @@ class Library:
     backlog: int = 20_000
 
     def crews(self, children: int) -> tuple[int, str, int]:
-        """Return how many processes to start, to do what, in how many children each."""
+        """Return how many processes to start, their verb, and the number of children of each."""
         return (1 if self.forks else children), "work", children
 
     def servers(self) -> tuple[int, str, int]:
@@ -45,7 +45,7 @@ class Library:
 
 
 def run_backlog(library: Library, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return tasks per second from the first handler to the last, or to the end of the time given."""
+    """Return the tasks per second from the first handler to the last, or until the time is over."""
     crew = Crew(library.script, place)
     count = scale.count(library.backlog)
     crew.run("fill", count)
@@ -59,7 +59,7 @@ def run_backlog(library: Library, place: Place, scale: Scale) -> Mapping[str, fl
 
 
 def pick_up(library: Library, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how long after the submit a handler of an idle worker began."""
+    """Return the delay from a submit to the start of the handler, with idle workers."""
     crew = Crew(library.script, place)
     crew.run("fill", 1)
     count = scale.count(PICKED)
@@ -71,7 +71,7 @@ def pick_up(library: Library, place: Place, scale: Scale) -> Mapping[str, float]
 
 
 def idle(library: Library, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return what four workers cost that have nothing to do."""
+    """Return the costs of four idle workers."""
     crew = Crew(library.script, place)
     crew.run("fill", 1)
     with counting(place) as asked, crew.at_work(*library.crews(IDLE_CHILDREN)):
@@ -80,7 +80,7 @@ def idle(library: Library, place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def waits(library: Library, make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how long tasks waited that were submitted at the times of a plan."""
+    """Return how long the tasks of a plan waited, each of which was submitted at its time."""
     crew, jobs = Crew(library.script, place), make(scale)
     crew.run("fill", 0)
     path = place.folder / "plan.json"
@@ -93,7 +93,7 @@ def waits(library: Library, make: Plan, place: Place, scale: Scale) -> Mapping[s
 
 
 def share(library: Library, make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return the share of what the handlers allow."""
+    """Return the throughput as a share of the throughput that the handlers allow."""
     crew, jobs = Crew(library.script, place), make(scale)
     crew.run("fill", 0)
     path = place.folder / "plan.json"
@@ -106,7 +106,7 @@ def share(library: Library, make: Plan, place: Place, scale: Scale) -> Mapping[s
 
 
 def due_alone(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how late single schedules of APScheduler's ran."""
+    """Return how late single schedules of APScheduler ran."""
     crew, count = Crew(_APSCHEDULER, place), scale.count(SINGLE)
     with crew.at_work(1, "due-alone", count):
         crew.wait(lambda: crew.counted().done == count)
@@ -114,7 +114,7 @@ def due_alone(place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def due_together(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how late many of one second ran, and many more of a later one."""
+    """Return how late many schedules of the same second ran, in a first burst and in a second."""
     crew, count = Crew(_APSCHEDULER, place), scale.count(TOGETHER)
     with crew.at_work(1, "due-together", count):
         crew.wait(lambda: crew.counted().done == count, pause=0.1)
@@ -145,7 +145,10 @@ def _each(measure: Callable[[Library, Place, Scale], Mapping[str, float]]) -> tu
 
 
 def _once(contender: Contender) -> Contender:
-    """What costs so long and changes so little. Nobody counts what others ask SQLite."""
+    """Return `contender` for a single round, because an idle measurement is long and its results differ little.
+
+    Leaves out SQLite, where the statements of peers cannot be counted.
+    """
     return replace(contender, once=True, stores=tuple(store for store in contender.stores if store != "sqlite"))
 
 
@@ -169,4 +172,4 @@ PEERS: dict[str, tuple[Contender, ...]] = {
     **{name: _planned(waits, make) for name, (_, make) in ARRIVALS.items()},
     "mixed-backlog": _planned(share, mixed_backlog),
 }
-"""Workload → who else does it."""
+"""For each workload, the peers that take part in it."""

@@ -1,4 +1,4 @@
-"""huey with worker processes and no results; at most once. In processes of the peers' interpreter."""
+"""huey with worker processes and no results: at most once. Runs in the peers' virtualenv."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.shared_counter import tally_of_environment
 
 
 class Huey:
-    """A backlog of one task."""
+    """The peer huey, with SQLite or Redis."""
 
     def __init__(self, url: str) -> None:
         if url.startswith("sqlite:///"):
@@ -40,24 +40,24 @@ class Huey:
         self._loads = {name: self._huey.task(name=name)(load) for name in plan.TYPE_NAMES}
 
     def fill(self, count: int) -> None:
-        """There is no bulk."""
+        """Submit a backlog, task by task, because huey cannot submit many tasks together."""
         for _ in range(count):
             self._returns()
 
     def work(self, children: int) -> None:
-        """One consumer with its processes."""
+        """Run one consumer with `children` processes."""
         self._huey.create_consumer(workers=children, worker_type="process", periodic=False).run()
 
     def serve(self, workers: int) -> None:
-        """As many processes; each takes one task at a time."""
+        """Run one consumer with `workers` processes, each of which takes one task at a time."""
         self.work(workers)
 
     def load(self) -> Callable[[PlannedTask], None]:
-        """Submit one."""
+        """Return a function that submits a task of a plan."""
         return lambda job: self._loads[job.type](**plan.data_of(job)) and None
 
     def pick(self) -> Callable[[float], None]:
-        """Submit one."""
+        """Return a function that submits a task with the time of the submit."""
         return lambda sent: self._picks(sent) and None
 
     def _count(self) -> Any:

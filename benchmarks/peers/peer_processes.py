@@ -1,4 +1,4 @@
-"""The processes of one peer, run by the interpreter of the peers' virtualenv. In the measuring process."""
+"""The processes of one peer, which use the peers' virtualenv. Runs in the measuring process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PATIENCE = 120.0
 
 
 def install() -> None:
-    """Make the virtualenv of the peers, if it is not there: what the dependency group `bench` names."""
+    """Create the virtualenv of the peers, with the dependency group `bench`, unless the virtualenv exists."""
     if (_VENV / ".complete").exists():
         return
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["bench"]
@@ -45,13 +45,13 @@ class Crew:
         self._environment = {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: str(self._folder)}
 
     def run(self, verb: str, operand: object) -> str:
-        """Do one thing to its end, and return what it has printed."""
+        """Run the script with one verb until the script ends, and return its output."""
         words = self._words(verb, operand)
         return subprocess.run(words, env=self._environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     @contextmanager
     def at_work(self, processes: int, verb: str, count: int) -> Iterator[None]:
-        """Have workers, and kill them with all their children afterwards."""
+        """Start workers, and in the end kill them with all their descendants."""
         log = (self._place.folder / "peer.log").open("wb")
         words = self._words(verb, count)
         started = [
@@ -70,23 +70,23 @@ class Crew:
             log.close()
 
     def tree(self) -> list[psutil.Process]:
-        """Return the workers and their children."""
+        """Return the workers and their descendants."""
         return tree_of(self._workers)
 
     def cpu(self) -> float:
-        """Return the processor time the tree has used, in seconds."""
+        """Return the processor time that workers and descendants have used, in seconds."""
         return processor_time(self.tree())
 
     def counted(self) -> CountedRuns:
-        """Return what handlers have counted."""
+        """Return the number of runs that handlers have counted, and the times of the first and last."""
         return read_tally(self._folder)
 
     def samples(self) -> list[float]:
-        """Return what handlers have measured."""
+        """Return the seconds that handlers have recorded."""
         return read_samples(self._folder)
 
     def wait(self, condition: Callable[[], bool], pause: float = 0.02) -> None:
-        """Return once the condition is true; raises RuntimeError when it never is."""
+        """Wait until `condition` returns true. Raises RuntimeError if a worker ends, or after `_PATIENCE` seconds."""
         deadline = time.monotonic() + _PATIENCE
         while not condition():
             ended = any(not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE for worker in self._workers)

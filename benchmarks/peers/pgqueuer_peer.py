@@ -1,4 +1,4 @@
-"""PgQueuer on asyncpg and uvloop, in large batches, its tables durable. In processes of the peers' interpreter."""
+"""PgQueuer on asyncpg and uvloop, in large batches, with durable tables. Runs in the peers' virtualenv."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _PAGE = 5000
 
 
 class PgQueuer:
-    """A backlog of one entrypoint."""
+    """The peer PgQueuer, with PostgreSQL."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def fill(self, count: int) -> None:
-        """Submit in pages."""
+        """Submit a backlog, many jobs per statement."""
         uvloop.run(self._fill(count))
 
     def work(self, children: int) -> None:
-        """One queue manager per process."""
+        """Run one queue manager in this process."""
         uvloop.run(self._work())
 
     def serve(self, workers: int) -> None:
-        """One queue manager with so many jobs at a time."""
+        """Run one queue manager with `workers` jobs at a time."""
         uvloop.run(self._serve(workers))
 
     def load(self) -> Callable[[Job], None]:
-        """Submit from a loop that stays open, whichever thread asks."""
+        """Return a function that submits a task of a plan. All threads share one event loop and connection."""
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
         queries = asyncio.run_coroutine_threadsafe(self._queries(), loop).result()
@@ -57,7 +57,10 @@ class PgQueuer:
         return lambda planned: asyncio.run_coroutine_threadsafe(submit(planned), loop).result()
 
     def pick(self) -> Callable[[float], None]:
-        """Submit from a loop that stays open."""
+        """Return a function that submits a job with the time of the submit.
+
+        All calls share one event loop and connection.
+        """
         loop = asyncio.new_event_loop()
         queries = loop.run_until_complete(self._queries())
         return lambda sent: loop.run_until_complete(queries.enqueue("picks", repr(sent).encode())) and None

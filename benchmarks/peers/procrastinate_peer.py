@@ -1,4 +1,4 @@
-"""Procrastinate with its asynchronous worker, ten jobs at a time. In processes of the peers' interpreter."""
+"""Procrastinate with its asynchronous worker, ten jobs at a time. Runs in the peers' virtualenv."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _PAGE = 1000
 
 
 class Procrastinate:
-    """A backlog of one task."""
+    """The peer Procrastinate, with PostgreSQL."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def fill(self, count: int) -> None:
-        """Submit in pages."""
+        """Submit a backlog, many jobs per statement."""
         app = self._app(SyncPsycopgConnector(conninfo=self._url))
         with app.open():
             app.schema_manager.apply_schema()
@@ -31,7 +31,7 @@ class Procrastinate:
                 app.configure_task("returns").batch_defer(*[{}] * min(_PAGE, count - start))
 
     def work(self, children: int) -> None:
-        """One worker per process."""
+        """Run one worker in this process."""
         app = self._app(PsycopgConnector(conninfo=self._url))
         tally = tally_of_environment()
 
@@ -47,7 +47,7 @@ class Procrastinate:
         app.run_worker(concurrency=_CONCURRENCY, install_signal_handlers=False)
 
     def serve(self, workers: int) -> None:
-        """One worker with so many jobs at a time."""
+        """Run one worker with `workers` jobs at a time."""
         app = self._app(PsycopgConnector(conninfo=self._url))
         tally = tally_of_environment()
 
@@ -60,13 +60,13 @@ class Procrastinate:
         app.run_worker(concurrency=workers, install_signal_handlers=False)
 
     def load(self) -> Callable[[PlannedTask], None]:
-        """Submit from an app that stays open."""
+        """Return a function that submits a task of a plan. All calls use one open app."""
         app = self._app(SyncPsycopgConnector(conninfo=self._url))
         app.open()
         return lambda job: app.configure_task(job.type).defer(**data_of(job)) and None
 
     def pick(self) -> Callable[[float], None]:
-        """Submit from an app that stays open."""
+        """Return a function that submits a job with the time of the submit. All calls use one open app."""
         app = self._app(SyncPsycopgConnector(conninfo=self._url))
         app.open()
         return lambda sent: app.configure_task("picks").defer(sent=sent) and None
