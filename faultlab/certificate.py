@@ -1,4 +1,4 @@
-"""A certificate for a private server, which names `localhost` and signs itself. In the test process."""
+"""A self-signed certificate of a private server, for the name `localhost`. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from faultlab.unprivileged import chown_to_server_user
 
 
 class Certificate(NamedTuple):
-    """The file of the certificate, which is its own authority's too, and the file of its key."""
+    """The file of a certificate, which is also the certificate of its authority, and the file of its key."""
 
     file: Path
     key: Path
 
 
 def make_certificate(folder: Path) -> Certificate:
-    """Make one in `folder`, for the user that servers run as. Needs openssl."""
+    """Create a certificate in `folder`, which the user of the servers can read. Needs openssl."""
     made = Certificate(folder / "server.pem", folder / "server.key")
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]

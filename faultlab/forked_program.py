@@ -1,6 +1,6 @@
-"""Stands in for a program that the fork server runs: tests/programs.py writes scripts that call `main`.
+"""A program that lets the fork server run another program. tests/programs.py writes scripts that call `main`.
 
-It imports next to nothing: with `socket`, `json` and `subprocess`, each call takes 35 ms more.
+This module imports few modules: `socket`, `json` and `subprocess` would make each call take 35 ms longer.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _NOT_AFTER_A_FORK = ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
 
 
 def main(argv: list[str]) -> int:
-    """Let the fork server be the program `argv`, its file first, with this process's streams, folder and signals.
+    """Let the fork server run the program `argv` (its file first) with the streams, folder and signals of this process.
 
-    Return its exit code. Without a fork server this process becomes the program.
+    Return the program's exit code. Without a fork server, this process becomes the program.
     """
     if _SOCKET not in os.environ or any(name in os.environ for name in _NOT_AFTER_A_FORK):
         os.execv(sys.executable, [sys.executable, *argv])  # noqa: S606 – without a shell
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
 
 
 def _number(connection: socket, told: bytes) -> tuple[int, bytes]:
-    """Return the number in the next line of the answer, and what follows the line."""
+    """Return the number in the next line of the answer, and the bytes after the line."""
     while b"\n" not in told:
         piece = connection.recv(64)
         if not piece:

@@ -1,11 +1,12 @@
-"""Forks Python programs off a process that has imported psched: it costs milliseconds, an interpreter's start a second.
+"""Forks Python programs off a process that has imported psched.
 
-Each session of tests has a fork server, which its parent (forkserver_parent.py) forks when the session asks for the
-first program. It ends with the session, and kills all its programs then.
+A fork takes milliseconds; a new interpreter takes a second to import psched. Each session of tests has a fork server.
+The parent of the fork server (forkserver_parent.py) forks it when the session asks for the first program. The fork
+server ends with the session, and then kills all programs.
 
-A request is one connection: the length of what follows, with the three standard descriptors; then a dict as Python
-writes it: `argv` (the program's file first), `cwd`, `environ`, `session` (whether to begin one). The answer is the pid,
-a line, and in the end the exit code as `subprocess` has it, another line.
+A request is one connection. The client sends the length of the body, together with the three standard descriptors. The
+body is a dict in Python's syntax: `argv` (the program's file first), `cwd`, `environ`, and `session` (whether to begin
+a session). The answer has two lines: first the pid, and in the end the exit code as in `subprocess`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from faultlab.forkserver_client import HEADER
 
 
 class ForkServer:
-    """Serves one request after another; `serve` returns in each child, with what it is to be."""
+    """Serves one request after another. In each forked child, `serve` returns the request."""
 
     def __init__(self, listener: socket.socket, session: socket.socket) -> None:
-        """`session`: at the end of file, the session of tests is over."""
+        """`session`: a socket, which is at end of file when the session of tests is over."""
         self._listener = listener
         self._session = session
         self._waiting: dict[int, socket.socket] = {}
@@ -40,7 +41,7 @@ class ForkServer:
         self._reader, self._writer = os.pipe()
 
     def serve(self) -> dict[str, Any]:
-        """Fork until the session is over, which ends the process; return what is asked for in each child."""
+        """Fork until the session is over, which ends this process. In each child, return the request."""
         for descriptor in (self._reader, self._writer):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
@@ -67,7 +68,8 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            # or the garbage collector would close them when the program has opened something else by their numbers
+            # Otherwise the garbage collector would close these descriptors later, when the program uses their numbers
+            # again.
             self._selector.close()
             for each in (self._listener, self._session, connection, *self._waiting.values()):
                 each.close()
@@ -94,7 +96,7 @@ class ForkServer:
 
 
 def received(connection: socket.socket, count: int) -> tuple[Any, list[int]]:
-    """Return what is asked for by a connection, and the `count` descriptors that are sent along."""
+    """Return the body of a request, and the `count` descriptors that were sent with it."""
     header, descriptors, _, _ = socket.recv_fds(connection, HEADER, count)
     size, body = int.from_bytes(header, "big"), b""
     while len(body) < size:
@@ -103,16 +105,16 @@ def received(connection: socket.socket, count: int) -> tuple[Any, list[int]]:
 
 
 def tell(connection: socket.socket, number: int) -> None:
-    """Answer with a line."""
+    """Send a line with a number. Do nothing if the client is gone."""
     try:
         connection.sendall(b"%d\n" % number)
-    except OSError as error:  # whoever started it is gone, or does not want to know any more
+    except OSError as error:  # the client is gone, or has closed its end
         if error.errno not in (errno.EPIPE, errno.ECONNRESET):
             raise
 
 
 def _take_over(standard: list[int], at_once: bool) -> None:
-    """Have these as standard descriptors, and no other ones."""
+    """Make these descriptors the standard descriptors, and close all others."""
     for number, descriptor in enumerate(standard):
         os.dup2(descriptor, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -128,7 +130,10 @@ def _writing(descriptor: int, errors: str, at_once: bool) -> io.TextIOWrapper:
 
 
 def run_program(wanted: dict[str, Any]) -> None:
-    """Be the program that is asked for: returns when it has ended, as an interpreter's main module does."""
+    """Run the requested program in this process, and end the process.
+
+    An error of the program is raised, so that the interpreter reports it.
+    """
     if wanted["session"]:
         os.setsid()
     os.chdir(wanted["cwd"])
@@ -147,11 +152,11 @@ def run_program(wanted: dict[str, Any]) -> None:
 
 
 def _leave(code: int) -> None:
-    """End as an interpreter does, but free nothing: that takes 60 ms, to copy the memory shared with the server."""
+    """End the process like an interpreter, but free no memory: this would copy shared pages, which takes 60 ms."""
     shutdown: Any = threading
     shutdown._shutdown()
     atexit._run_exitfuncs()
-    with suppress(OSError):  # the interpreter reports it
+    with suppress(OSError):  # in case of an error, `sys.exit` below reports it
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code & 0xFF)

@@ -1,6 +1,6 @@
-"""Client of the fork server (forkserver.py): starts Python programs as its children. In the test process.
+"""The client of the fork server (forkserver.py), which starts Python programs. Runs in the test process.
 
-What this is worth: an interpreter that has imported psched takes a second of processor time, a fork some milliseconds.
+An interpreter that imports psched takes a second of processor time. A fork takes some milliseconds.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 SOCKET = "PSCHED_TEST_FORKSERVER"
-"""The environment variable that says where the session's fork server listens."""
+"""The environment variable with the path of the socket of the session's fork server."""
 
 PARENT = "PSCHED_TEST_FORK_PARENT"
-"""The environment variable that says where the parent of the run's fork servers listens."""
+"""The environment variable with the path of the socket of the process that forks the fork servers of this run."""
 
 HEADER = 8
-"""Bytes of a request's length."""
+"""The number of bytes of a request's length."""
 
 _PARENT_PROGRAM = Path(__file__).with_name("forkserver_parent.py")
 _ROOT = Path(__file__).parents[1]
 _NOT_AFTER_A_FORK = ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
-"""Variables that a process heeds when it starts, and only then."""
+"""Variables that take effect only when a process starts."""
 
 
 class ForkParent:
-    """The process that forks the fork servers of a run (forkserver_parent.py). A context object."""
+    """The process that forks the fork servers of a run (forkserver_parent.py). A context manager."""
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="psched-fork-")
@@ -50,24 +50,24 @@ class ForkParent:
 
     def __exit__(self, *error: object) -> None:
         with self._process:
-            pass  # its stdin is closed
+            pass  # closing its stdin ends the process
         self._folder.cleanup()
 
     @property
     def descriptors(self) -> set[int]:
-        """What this process keeps open for it."""
+        """The descriptors of this process that belong to the parent of fork servers."""
         assert self._process.stdin is not None
         return {self._process.stdin.fileno()}
 
 
 class Forks:
-    """The fork server of a session, forked off the process that `PARENT` names, or else off one of its own.
+    """The fork server of a session. Its parent is the process that `PARENT` names, or else a parent of its own.
 
-    A context object.
+    A context manager.
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
-        """`modules`: what its programs need besides psched."""
+        """`modules`: the modules that the programs need besides psched."""
         self._modules = tuple(modules)
         self._parent = None if PARENT in os.environ else ForkParent()
         self._told = b""
@@ -93,7 +93,10 @@ class Forks:
 
     @property
     def pids(self) -> list[int]:
-        """The server's parent, and the server, if a program was asked for. Waits until the parent has told its pid."""
+        """The pid of the server's parent, and the pid of the server if a program was requested.
+
+        Waits until the parent has sent its pid.
+        """
         if not self._told:
             self._told = self._connection.recv(64)
         with suppress(BlockingIOError):
@@ -102,12 +105,12 @@ class Forks:
 
     @property
     def descriptors(self) -> set[int]:
-        """What the test process keeps open for it."""
+        """The descriptors of the test process that belong to the fork server."""
         return {self._connection.fileno()} | (set() if self._parent is None else self._parent.descriptors)
 
 
 class Forked:
-    """A program that was forked off: what the tests use of a `subprocess.Popen`."""
+    """A forked program, with those methods of `subprocess.Popen` that the tests use."""
 
     def __init__(self, argv: Sequence[str], connection: socket.socket, *streams: IO[bytes] | None) -> None:
         self.args = list(argv)
@@ -127,21 +130,27 @@ class Forked:
         self._close()
 
     def poll(self) -> int | None:
-        """Return its exit code once it has ended."""
+        """Return the program's exit code; None if the program still runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end and return its exit code, negative for a signal. Raises TimeoutExpired (seconds)."""
+        """Wait for the end of the program, and return its exit code, negative for a signal.
+
+        Raises TimeoutExpired (seconds).
+        """
         if self.returncode is None:
             self.returncode = int(self._line(timeout))
             self._connection.close()
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
-        """Wait for its end and for the end of its outputs, and return these. Raises TimeoutExpired (seconds)."""
+        """Wait until the program and its outputs have ended, and return the outputs.
+
+        Raises TimeoutExpired (seconds).
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         said: dict[int, bytes] = {output.fileno(): b"" for output in (self.stdout, self.stderr) if output is not None}
         living = set(said)
@@ -160,17 +169,17 @@ class Forked:
         return texts[0], texts[1]
 
     def send_signal(self, number: int) -> None:
-        """Signal it, if it still runs."""
+        """Send a signal to the program, if it still runs."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # it has ended, and the server is about to tell
+            with suppress(ProcessLookupError):  # it has ended, but the server has not yet sent the exit code
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def _close(self) -> None:
@@ -195,9 +204,9 @@ Process = subprocess.Popen[bytes] | Forked
 
 
 def start(argv: Sequence[str], cwd: Path, env: Mapping[str, str], **options: Any) -> Process:
-    """Start a Python program, `argv[0]` its file: forked off where it makes no difference, else by an interpreter.
+    """Start a Python program, whose file is `argv[0]`. Fork it if possible, otherwise start an interpreter.
 
-    `env` may name another fork server than this process's own. `options`: of `subprocess.Popen`.
+    `env` may name another fork server than the environment of this process. `options`: as for `subprocess.Popen`.
     """
     forkable = options.keys() <= {
         "stdin",
@@ -218,7 +227,10 @@ def start(argv: Sequence[str], cwd: Path, env: Mapping[str, str], **options: Any
 
 
 def run(argv: Sequence[str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
-    """Run a Python program, `argv[0]` its file, for `timeout` seconds at the most, and return what it said."""
+    """Run a Python program, whose file is `argv[0]`, for at most `timeout` seconds.
+
+    Return its exit code and output. Raises TimeoutExpired.
+    """
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = start(argv, cwd, os.environ, stdin=subprocess.DEVNULL, **pipes)
     with process:
@@ -245,7 +257,7 @@ def _ask(connection: socket.socket, what: object, descriptors: list[int]) -> Non
 
 
 def _descriptor(stack: ExitStack, option: Any, number: int) -> tuple[int, IO[bytes] | None]:
-    """Return what is to be the program's standard descriptor `number`, and our end if that is a pipe."""
+    """Return the program's standard descriptor `number`, and our end if this descriptor is a pipe."""
     if option is None:
         return number, None
     if option == subprocess.DEVNULL:

@@ -1,12 +1,13 @@
-"""The parent of fork servers (forkserver.py): imports psched, once for all pytest workers of a run.
+"""The parent of fork servers (forkserver.py): imports psched once for all pytest workers of a run.
 
-A process of its own, below the first test process: `python -P forkserver_parent.py DESCRIPTOR`. The descriptor is that
-of a listening socket. Its stdin is a pipe whose other end the test process keeps: at the end of file it ends.
+This is a process below the first test process: `python -P forkserver_parent.py DESCRIPTOR`. DESCRIPTOR is a listening
+socket. The standard input is a pipe to the test process. At its end of file, this process ends.
 
-A session of tests asks by one connection: the length of what follows, with the descriptor of a socket where the
-session's programs will be asked for; then the modules that they need besides psched, a tuple as Python writes it. The
-answers are lines: the pid of this process, and, once a first program is asked for, that of the session's fork server.
-That is a fork of this process, or, where modules are named, of a fork that has imported these.
+A session of tests connects, and sends the length of the body, together with the descriptor of the socket on which the
+session will request programs. The body is a tuple in Python's syntax: the modules that the programs need besides
+psched. The answer has two lines: the pid of this process, and, after the first request for a program, the pid of the
+session's fork server. The fork server is forked off this process, or, if modules are named, off a fork that has
+imported them.
 """
 
 from __future__ import annotations
@@ -38,27 +39,32 @@ _LOADED = (
     "sqlalchemy.dialects.mysql.pymysql", "sqlalchemy.dialects.postgresql.psycopg",
 )  # fmt: skip
 _URLS = ("sqlite:////nowhere/psched.db", "mysql://localhost/psched", "postgresql://localhost/psched")
-"""What programs need and would spend their time on: modules, and the statements of the stores on these databases."""
+"""Databases for whose stores the statements are built in advance, because programs would spend time on this. The same
+holds for the modules in `_LOADED`.
+"""
 _POWERS = 6
-"""Programs ask for so many types, padded to a power of two."""
+"""Statements are compiled for 1, 2, 4, 8, 16 and 32 types, because psched pads numbers of types to a power of two."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """What a session has sent: where it asks for programs, and the modules. The connection lasts as long as it does."""
+    """The request of a session of tests: its listening socket, its connection, and the modules to import.
+
+    The connection stays open until the session ends.
+    """
 
     listener: socket.socket
     connection: socket.socket
     modules: tuple[str, ...]
 
     def close(self) -> None:
-        """Leave the session to another process."""
+        """Close this process's sockets of the session, which another process serves."""
         self.listener.close()
         self.connection.close()
 
 
 class Parent:
-    """Forks a fork server for each session; `serve` returns in each of them, with its session."""
+    """Forks a fork server for each session. In each fork server, `serve` returns the session."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -68,7 +74,7 @@ class Parent:
         self._forks: dict[tuple[str, ...], socket.socket] = {}
 
     def serve(self) -> Session:
-        """Fork until the run is over, which ends the process."""
+        """Fork until the run of the tests is over, which ends this process."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         while True:
             sources: list[Any] = [_LIFELINE, self._control]
@@ -101,7 +107,7 @@ class Parent:
         tell(connection, os.getpid())
 
     def _fork(self, session: Session) -> bool:
-        """Fork, and return whether this is the fork server of the session."""
+        """Fork, and return whether this process is now the fork server of the session."""
         self._load()
         if session.modules != self._modules:
             self._pass_on(session)
@@ -114,7 +120,7 @@ class Parent:
         return True
 
     def _pass_on(self, session: Session) -> None:
-        """Give a session to the fork that has its modules. Returns in a new fork, too."""
+        """Pass a session on to the fork that has imported its modules. In a new fork, this returns, too."""
         if session.modules not in self._forks:
             ours, theirs = socket.socketpair()
             if os.fork() == 0:
@@ -129,7 +135,7 @@ class Parent:
         self._forget(session)
 
     def _close(self) -> None:
-        """Close in a fork what is its parent's."""
+        """Close, in a fork, the sockets of its parent."""
         for session in self._sessions:
             session.close()
         for each in (self._control, *self._forks.values()):
@@ -169,25 +175,25 @@ def _import(names: Sequence[str]) -> None:
 def _load_psched() -> None:
     _import(_LOADED)
     commands: Any = importlib.import_module("psched.cli.main")
-    list(commands.psched.commands.values())  # imports the module of each command
+    list(commands.psched.commands.values())  # this imports the module of each command
     if "PSCHED_TEST_UNSYNCED_SQLITE" in os.environ:
         unsynced: Any = importlib.import_module("faultlab.unsynced_sqlite")
         unsynced.sync_nothing()
     for url in _URLS:
         _preload(url)
     _compile()
-    setproctitle.getproctitle()  # finds the place of titles, which is next to that of the first environment
+    setproctitle.getproctitle()  # this finds the memory of the process title, which is beside the first environment
 
 
 def _preload(url: str) -> None:
-    """Do once what each master does before it forks: build the statements of the stores. Nothing is connected."""
+    """Build the statements of the stores once, as each master does before it forks. Connects to no database."""
     preload: Any = importlib.import_module("psched.supervisor.preload")
     config: Any = importlib.import_module("psched.config")
     preload.preload(config.from_mapping({"type": "rdb", "url": url, "schedules": {}, "queue": {}}))
 
 
 def _compile() -> None:
-    """Do once what masters and children do when they start: compile statements for SQLite, write a status."""
+    """Do once what masters and children do at their start: compile statements for SQLite, and write a status."""
     status: Any = importlib.import_module("psched.supervisor.master_status")
     status.MasterStatus().line()
     config: Any = importlib.import_module("psched.config")

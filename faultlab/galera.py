@@ -1,4 +1,4 @@
-"""A private Galera cluster: three MariaDB servers that each have everything. In the test process."""
+"""A private Galera cluster of three MariaDB servers, each with all data. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from faultlab.servers import Server
 
 SIZE = 3
 _TIMES = "evs.keepalive_period=PT0.5S;evs.suspect_timeout=PT2S;evs.install_timeout=PT4S;evs.inactive_timeout=PT6S"
-"""A member that is gone is given up after seconds."""
+"""Timeouts of seconds, after which the cluster continues without a lost member."""
 _PROVIDERS = ("/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so")
 
 
 class GaleraMember(MariaDB):
-    """One server of a cluster; `peers` are the addresses of all. It copies what it lacks from another one (rsync)."""
+    """One server of a cluster.
+
+    `peers`: the addresses of all members. A new member copies the data of another one (rsync).
+    """
 
     name = "Galera"
 
@@ -26,11 +29,11 @@ class GaleraMember(MariaDB):
         self.group_port, self._state_port, self._copy_port = free_port(), free_port(), free_port()
         self.peers: Sequence[str] = ()
         self.founds = False
-        """Whether its next start begins a new cluster."""
+        """Whether the next start of this member begins a new cluster."""
 
     @property
     def address(self) -> str:
-        """Where the others reach it."""
+        """The address at which the other members reach this one."""
         return f"{HOST}:{self.group_port}"
 
     def _command(self) -> list[str]:
@@ -51,7 +54,7 @@ class GaleraMember(MariaDB):
 
 
 class Galera(GaleraMember):
-    """The cluster: itself the member that begins it, and the `others`."""
+    """The cluster. This object is also its first member; `members` has all of them."""
 
     def __init__(self, *, template: Path | None = None, durable: bool = False) -> None:
         super().__init__(template=template, durable=durable)
@@ -78,6 +81,6 @@ class Galera(GaleraMember):
         super().close()
 
     def ways(self) -> Iterator[Server]:
-        """Yield the members in turn, for one client after another."""
+        """Yield the members in turn, one for each client."""
         while True:
             yield from self.members

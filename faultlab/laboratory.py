@@ -1,4 +1,7 @@
-"""The servers that the tests of a session share, each started when a test first asks for it. In the test process."""
+"""The servers that the tests of a session share.
+
+Each is started when a test first needs it. Runs in the test process.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from faultlab.unprivileged import chown_to_server_user
 
 
 class Lab:
-    """The servers that the tests of a session share, started when first asked for. A context object."""
+    """The servers that the tests of a session share, each started when it is first needed. A context manager."""
 
     def __init__(self, templates: Path | None = None) -> None:
         """`templates`: a folder of prepared data that other sessions use, too."""
@@ -30,7 +33,7 @@ class Lab:
         self._forks = ExitStack()
         self._fork_servers: dict[tuple[str, ...], Forks] = {}
         self.kept: set[int] = set()
-        """Further file descriptors that stay open from test to test."""
+        """Further file descriptors that stay open between tests."""
 
     def __enter__(self) -> Self:
         return self
@@ -43,13 +46,13 @@ class Lab:
             shutil.rmtree(self._folder)
 
     def shared(self, kind: type[Server]) -> Server:
-        """Return the running server that all tests share. They must leave it as they found it."""
+        """Return the running server of this kind, which all tests share. A test must leave it as it was before."""
         if kind not in self._shared:
             self._shared[kind] = self.private(kind).__enter__()
         return self._shared[kind]
 
     def shared_pooler(self, kind: type[PgBouncer] | type[MultiplexedMariaDB]) -> Server:
-        """Return the running pooler before a shared server that all tests share: 8 sessions in turn."""
+        """Return the running pooler of this kind, which all tests share. It has 8 sessions with a shared server."""
         if kind not in self._shared:
             if issubclass(kind, PgBouncer):
                 self._shared[kind] = kind(self.shared(PostgreSQL), "transaction", sessions=8).__enter__()
@@ -58,13 +61,13 @@ class Lab:
         return self._shared[kind]
 
     def fork_server(self, modules: tuple[str, ...] = ()) -> Path:
-        """Return where the fork server listens whose programs need these modules besides psched."""
+        """Return the socket of the fork server whose programs need these modules besides psched."""
         if modules not in self._fork_servers:
             self._fork_servers[modules] = self._forks.enter_context(Forks(modules))
         return self._fork_servers[modules].path
 
     def private(self, kind: type[Server], *, durable: bool = False) -> Server:
-        """Return a new server, not started, for one test to do with as it likes."""
+        """Return a new server, not started, that belongs to one test."""
         return kind(template=self.templates / kind.__name__, durable=durable)
 
     def wall_clock(self) -> WallClock:
@@ -76,12 +79,12 @@ class Lab:
 
     @property
     def templates(self) -> Path:
-        """Where the data of new servers are prepared."""
+        """The folder in which the data of new servers are prepared."""
         return self.folder if self._templates is None else self._templates
 
     @property
     def folder(self) -> Path:
-        """Where other prepared files are kept for the session."""
+        """The folder of other prepared files, which are kept for the session."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="psched-lab-"))
             chown_to_server_user(self._folder)
@@ -89,16 +92,16 @@ class Lab:
 
     @property
     def servers(self) -> set[int]:
-        """The pids of the wrappers of the shared servers: all processes of a server descend from its wrapper."""
+        """The pids of the wrappers of the shared servers. All processes of a server descend from its wrapper."""
         return {server.wrapper for server in self._shared.values()}
 
     @property
     def fork_servers(self) -> list[list[int]]:
-        """The pids of each fork server's parent, and of the server itself if it has started."""
+        """For each fork server, the pid of its parent, and its own pid if it has started."""
         return [server.pids for server in self._fork_servers.values()]
 
     @property
     def descriptors(self) -> set[int]:
-        """The file descriptors kept open for these servers."""
+        """The descriptors of the test process that belong to these servers."""
         of_fork_servers = (server.descriptors for server in self._fork_servers.values())
         return self.kept.union(*of_fork_servers, *(server.descriptors for server in self._shared.values()))

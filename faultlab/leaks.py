@@ -1,7 +1,7 @@
-"""Finds processes, threads and descriptors that a test leaves behind. In the test process.
+"""Finds processes, threads and descriptors that a test has left behind. Runs in the test process.
 
-A process is known as the session's by its ancestry, or, when its parent is gone (a daemon), by a mark in the
-environment that it inherited.
+A process belongs to the session if it descends from the session's processes. A process whose parent is gone (a daemon)
+belongs to the session if it has inherited a mark in its environment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Protocol
 import psutil
 
 MARK = "PSCHED_TEST_SESSION"
-"""The environment variable that tells whose a process is."""
+"""The environment variable with the mark of a session, which the session's processes inherit."""
 
 _HAS_PROC = sys.platform == "linux"
 _DESCRIPTORS = "/proc/self/fd" if _HAS_PROC else "/dev/fd"
@@ -29,8 +29,8 @@ _DESCRIPTORS = "/proc/self/fd" if _HAS_PROC else "/dev/fd"
 class Owned(Protocol):
     """What belongs to the session and is no leak: servers with their descendants (pids), and file descriptors.
 
-    `fork_servers`: for each, the pid of its parent, and of the server. What the server forks is the session's, what its
-    parent forks otherwise is not.
+    `fork_servers`: for each, the pid of its parent, and the pid of the server. Children of the server belong to the
+    session; other children of its parent do not.
     """
 
     @property
@@ -45,7 +45,7 @@ class Owned(Protocol):
 
 @dataclass(frozen=True)
 class Holdings:
-    """What there is at one moment: whose the processes are is asked for only those that come later."""
+    """What exists at one moment: all processes of the host, and the threads and descriptors of this process."""
 
     pids: set[int]
     threads: set[threading.Thread]
@@ -53,7 +53,7 @@ class Holdings:
 
     @classmethod
     def now(cls, owned: Owned) -> Holdings:
-        """Look what there is now, but for the descriptors that the session owns."""
+        """Return what exists now, except the descriptors that the session owns."""
         return cls(
             pids=set(psutil.pids()),
             threads=set(threading.enumerate()),
@@ -61,16 +61,16 @@ class Holdings:
         )
 
     def processes_since(self, before: Holdings, owned: Owned) -> set[psutil.Process]:
-        """Return the session's processes that are here and were not there before, but for what the session owns.
+        """Return the session's processes that are new since `before`, except those that the session owns.
 
-        What ended meanwhile is nobody's any more: a server's session may, before it is asked whose it is.
+        A process that has ended in the meantime is left out, because it can no longer be seen to whom it belonged.
         """
         new = self.pids - before.pids
         owners = _owners(owned) if new else {}
         return {process for pid in new for process in _ours(pid, owners) if process.is_running()}
 
     def since(self, before: Holdings, owned: Owned) -> list[str]:
-        """Return the names of what is here and was not there before."""
+        """Return the names of processes, threads and descriptors that are new since `before`."""
         return [
             *(_name(process) for process in self.processes_since(before, owned)),
             *(f"thread {thread.name!r}" for thread in self.threads - before.threads),
@@ -79,10 +79,10 @@ class Holdings:
 
 
 def left_since(before: Holdings, owned: Owned, patience: float) -> list[str]:
-    """Return what is left of what came after `before`, once nothing is or `patience` (seconds) is over.
+    """Wait for up to `patience` seconds until nothing is left that is new since `before`. Return names of the rest.
 
-    Garbage may hold descriptors. To collect all of it takes some tenths of a second in a large process. So the youngest
-    objects are collected first, and all of them ever more rarely.
+    Unreachable objects may hold descriptors. To collect all of them takes some tenths of a second in a large process.
+    So the youngest objects are collected first, and all objects less and less often.
     """
     deadline = time.monotonic() + patience
     looks = 0
@@ -95,7 +95,7 @@ def left_since(before: Holdings, owned: Owned, patience: float) -> list[str]:
 
 
 def kill_since(before: Holdings, owned: Owned) -> None:
-    """Kill, and reap where they are ours, all processes that came after `before`."""
+    """Kill all processes of the session that are new since `before`, and reap the children of this process."""
     new = Holdings.now(owned).processes_since(before, owned)
     for process in new:
         try:
@@ -106,7 +106,7 @@ def kill_since(before: Holdings, owned: Owned) -> None:
 
 
 def _owners(owned: Owned) -> dict[int, bool]:
-    """Return whose descendants are the session's, and whose are not: the nearest of these ancestors decides."""
+    """Map pids to whether their descendants belong to the session. For a process, its nearest ancestor here decides."""
     owners = {os.getpid(): True, **dict.fromkeys(owned.servers, False)}
     for parent, *server in owned.fork_servers:
         owners |= {parent: False, **dict.fromkeys(server, True)}
@@ -114,7 +114,7 @@ def _owners(owned: Owned) -> dict[int, bool]:
 
 
 def _ours(pid: int, owners: Mapping[int, bool]) -> Iterator[psutil.Process]:
-    """Yield the process with this pid if it is the session's and no server's: by its ancestry, or by its mark."""
+    """Yield the process if it belongs to the session, by its ancestors or its mark, and does not belong to a server."""
     if pid in owners:
         return
     nearest = next((owners[ancestor] for ancestor in _ancestors(pid) if ancestor in owners), None)
@@ -125,7 +125,7 @@ def _ours(pid: int, owners: Mapping[int, bool]) -> Iterator[psutil.Process]:
 
 def _is_marked(pid: int) -> bool:
     mark = os.environ.get(MARK)
-    with suppress(OSError, psutil.Error):  # it has just ended, and may be ours for all that; or it is somebody else's
+    with suppress(OSError, psutil.Error):  # the process has just ended, or belongs to another user
         if _HAS_PROC:
             return bool(mark) and f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         return bool(mark) and psutil.Process(pid).environ().get(MARK) == mark
@@ -133,7 +133,7 @@ def _is_marked(pid: int) -> bool:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    """Yield the parent, its parent, and so on. psutil looks at each of them several times, which takes milliseconds."""
+    """Yield the pid of the parent, of its parent, and so on. With psutil this would take milliseconds."""
     with suppress(OSError, psutil.Error):
         while pid > 1:
             pid = _parent(pid)
@@ -156,7 +156,10 @@ def _name(process: psutil.Process) -> str:
 
 
 def _opened(owned: set[int]) -> Iterator[tuple[int, str]]:
-    """Yield what is open. This is called twice for each test: `Path` would take three times as long."""
+    """Yield the open descriptors, with their targets.
+
+    Called twice for each test; `Path` would take three times as long.
+    """
     for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208
         descriptor = int(name)
         if descriptor in owned:
@@ -164,5 +167,5 @@ def _opened(owned: set[int]) -> Iterator[tuple[int, str]]:
         try:
             target = os.readlink(f"{_DESCRIPTORS}/{name}") if _HAS_PROC else f"inode {os.fstat(descriptor).st_ino}"  # noqa: PTH115
         except OSError:
-            continue  # the one that listed the folder
+            continue  # the descriptor that has listed the folder
         yield descriptor, target

@@ -1,4 +1,4 @@
-"""A database user whose password the test changes. In the test process."""
+"""A database user whose password the test changes. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PASSWORD = "rotated"
 
 
 class Login:
-    """The user `late`, who may do everything in one database. `url` has the password `rotated`."""
+    """The user `late`, who has all privileges in one database. `url` contains the password `rotated`."""
 
     def __init__(self, server: Server, database: str) -> None:
         self._server = server
@@ -26,7 +26,7 @@ class Login:
 
     @property
     def url(self) -> str:
-        """How psched logs in; wrong until `accept`."""
+        """The URL with which psched logs in. Its password is wrong until `accept`."""
         url = sa.make_url(self._server.url(self._database))
         return url.set(username=NAME, password=PASSWORD).render_as_string(hide_password=False)
 
@@ -41,11 +41,11 @@ class Login:
             self._execute(f"CREATE USER {NAME}@'127.0.0.1' IDENTIFIED BY 'other'", on)
 
     def accept(self, password: str = PASSWORD) -> None:
-        """Let this password, or the URL's, be the right one."""
+        """Set the user's password, by default to the URL's password."""
         self._set(password)
 
     def refuse(self, accepted: str = "another") -> None:
-        """Change the password to another one, and end the sessions."""
+        """Change the user's password to another one, and end the user's sessions."""
         self._set(accepted)
         if isinstance(self._server, Redis):
             self._server.command("CLIENT", "KILL", "USER", NAME)
@@ -55,7 +55,7 @@ class Login:
             self._execute(f"KILL USER {NAME}")
 
     def allow_nothing(self) -> None:
-        """Let the user log in and do nothing."""
+        """Remove all privileges. The user can still log in."""
         if isinstance(self._server, Redis):
             self._server.command("ACL", "SETUSER", NAME, "-@all", "+select")
         elif isinstance(self._server, PostgreSQL):
@@ -90,7 +90,7 @@ class Login:
 
 @contextmanager
 def made_login(server: Server, database: str) -> Iterator[Login]:
-    """Give a login to a database that is refused until it is accepted; the user is removed afterwards."""
+    """Create a user of the database whose login is refused until `accept`. Remove the user in the end."""
     login = Login(server, database)
     login.create()
     try:

@@ -1,4 +1,4 @@
-"""A private MariaDB, or MySQL when PSCHED_TEST_SERVERS has one. In the test process."""
+"""A private MariaDB, or a MySQL if PSCHED_TEST_SERVERS has one. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;
 CREATE USER {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
 GRANT ALL ON `psched\\_%`.* TO {USER}@'127.0.0.1';
 """
-"""psched's user owns its databases and has no privilege beyond, so that read_only binds it."""
+"""psched's user has all privileges in psched's databases, and no others, so that `read_only` applies to this user."""
 _BEFORE_USERS = "FLUSH PRIVILEGES;\nDROP USER IF EXISTS root@'127.0.0.1';\n"
-"""mariadb-install-db makes that user, and lets privileges alone until they are flushed."""
+"""mariadb-install-db has created this user, and checks no privileges until they are flushed."""
 
 
 class MariaDB(Server):
-    """A MariaDB server; `admin` is its root."""
+    """A MariaDB server. `admin` connects as root."""
 
     name = "MariaDB"
 
     @contextmanager
     def admin(self, database: str | None = None) -> Iterator[Cursor]:
-        """Yield a cursor of root's, in autocommit."""
+        """Yield a cursor of root, in autocommit."""
         with self._connect("root", database) as connection, connection.cursor() as cursor:
             yield cursor
 
@@ -51,13 +51,13 @@ class MariaDB(Server):
 
     def drop_database(self, name: str) -> None:
         with self.admin() as cursor:
-            # a session that holds a lock on a table would block the DROP
+            # A session that holds a lock on a table would block the DROP.
             cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", [name])
             for (session,) in cursor.fetchall():
                 try:
                     cursor.execute("KILL %s", [session])
                 except pymysql.err.OperationalError as error:
-                    if error.args[0] != ER.NO_SUCH_THREAD:  # it may have ended meanwhile
+                    if error.args[0] != ER.NO_SUCH_THREAD:  # the session may have ended in the meantime
                         raise
             cursor.execute(f"DROP DATABASE {name}")
 
@@ -73,7 +73,7 @@ class MariaDB(Server):
         return pymysql.connect(
             host=HOST, port=self.port, user=user, password=PASSWORD, database=database, autocommit=True,
             connect_timeout=5, read_timeout=30, write_timeout=30,
-            ssl_disabled=True,  # to load the host's certificates takes longer than all the rest
+            ssl_disabled=True,  # loading the host's certificates would take longer than the rest of the login
         )  # fmt: skip
 
     def _ping(self) -> None:
@@ -87,7 +87,7 @@ class MariaDB(Server):
 
     def _install_mariadb(self, data: Path) -> None:
         program = prerequisites.find("mariadb-install-db", "mysql_install_db")
-        # servers remove each other's files from a temporary folder that they share
+        # Servers that share a temporary folder remove each other's files from it.
         with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".sql") as users:
             users.write(_BEFORE_USERS + _USERS)
             users.flush()

@@ -1,4 +1,4 @@
-"""How a private MySQL differs from MariaDB. In the test process."""
+"""The differences of a private MySQL from MariaDB. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ OPTIONS = [
     "--secure-file-priv=NULL",
     "--tls-version=",
 ]
-"""Small, bound to its folder, and not encrypted, as MariaDB by default: a proxy is to see the statements."""
+"""Small buffers, no import or export of files, and no encryption (MariaDB's default), so that proxies see statements.
+"""
 
 
 def is_chosen() -> bool:
-    """Tell whether PSCHED_TEST_SERVERS has a `mysqld` that is MySQL's."""
+    """Return whether PSCHED_TEST_SERVERS contains a `mysqld` of MySQL, not of MariaDB."""
     program = prerequisites.chosen("mysqld")
     return program is not None and _is_mysql(program)
 
 
 def install(data: Path, users: str) -> None:
-    """Create the data folder of a new server; `users`: the statements that make its users."""
+    """Create the data folder of a new server. `users`: the statements that create the server's users."""
     with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
         file.write(users)
         file.flush()

@@ -1,8 +1,8 @@
-"""A pooler before a MariaDB, like ProxySQL: each statement outside a transaction goes to another session.
+"""A pooler in front of a MariaDB, like ProxySQL: each statement outside of a transaction uses another session.
 
-A client logs in at the server, in a session that then joins those that all clients of this user and database share. It
-keeps a session while a transaction is open, or autocommit is off. `MultiplexedMariaDB` is in the test process; the rest
-of this file is in the process that it starts.
+A client logs in at the server. This session then joins the sessions that all clients of the same user and database
+share. A client keeps a session while a transaction is open, or while autocommit is off. `MultiplexedMariaDB` runs in
+the test process; the rest of this module runs in the process that `MultiplexedMariaDB` starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from faultlab.unprivileged import chown_to_server_user
 
 
 class MultiplexedMariaDB(Pooler[MariaDB]):
-    """Gives its clients the sessions of the server in turn."""
+    """A pooler whose clients use the sessions of the server in turn."""
 
     name = "Multiplexer"
 
@@ -32,7 +32,7 @@ class MultiplexedMariaDB(Pooler[MariaDB]):
         super().__init__(server, sessions)
 
     def connect(self, database: str) -> pymysql.Connection:
-        """Return a connection of a client's in autocommit, for use in a `with`."""
+        """Return a client's connection to the pooler, in autocommit, for use in a `with` statement."""
         return pymysql.connect(
             host=HOST,
             port=self.port,
@@ -48,7 +48,7 @@ class MultiplexedMariaDB(Pooler[MariaDB]):
             pass
 
     def _user(self) -> str:
-        return ""  # another user may not read this file
+        return ""  # another user could not read this file
 
     def _install(self, data: Path) -> None:
         data.mkdir()
@@ -63,20 +63,20 @@ class MultiplexedMariaDB(Pooler[MariaDB]):
 _IN_TRANSACTION, _AUTOCOMMIT, _MORE_RESULTS = 1, 2, 8
 """Flags of the server's status."""
 _QUIT, _OK, _SWITCH, _ERROR = 0x01, 0x00, 0xFE, 0xFF
-"""The first byte of packets."""
+"""Values of the first byte of a packet."""
 _WITH_DATABASE, _LONG_AUTH = 0x8, 0x200000
 """Flags of a login."""
 
 
 class Session:
-    """A connection to the server, or of a client."""
+    """A connection to the server, or a client's connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def receive(self) -> bytes:
-        """Return the next packet with its header."""
+        """Return the next packet, with its header."""
         head = await self._reader.readexactly(4)
         return head + await self._reader.readexactly(int.from_bytes(head[:3], "little"))
 
@@ -89,7 +89,7 @@ class Session:
 
 
 class Multiplexer:
-    """The clients, and the idle sessions of each user and database."""
+    """The sessions of each user and database: how many there are, and those that are idle."""
 
     def __init__(self, target: int, sessions: int) -> None:
         self._target = target
@@ -98,7 +98,7 @@ class Multiplexer:
         self._idle: defaultdict[bytes, asyncio.Queue[Session]] = defaultdict(asyncio.Queue)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one client to its end."""
+        """Serve one client until it disconnects."""
         client = Session(reader, writer)
         try:
             whose = await self._log_in(client)
@@ -110,7 +110,7 @@ class Multiplexer:
             client.close()
 
     async def _log_in(self, client: Session) -> bytes | None:
-        """Return the user and database of a client that the server lets in."""
+        """Let the client log in at the server. Return its user and database; None if the server refuses the login."""
         server = Session(*await asyncio.open_connection(HOST, self._target))
         await client.send(await server.receive())
         login = await client.receive()
@@ -131,7 +131,10 @@ class Multiplexer:
         return whose
 
     async def _execute(self, client: Session, whose: bytes) -> bool:
-        """Execute the next statement, or transaction, in the session that has been idle longest."""
+        """Execute the client's next statement, or transaction, in the session that has been idle longest.
+
+        Return False if the client disconnects.
+        """
         command = await client.receive()
         if command[4] == _QUIT:
             return False
@@ -150,7 +153,10 @@ class Multiplexer:
         return True
 
     async def _answer(self, client: Session, server: Session, command: bytes, was_open: bool) -> bool:
-        """Pass on a command and its answer. Return whether a transaction is open then; errors do not tell."""
+        """Pass on a command and its answer. Return whether a transaction is open then.
+
+        An error is taken to change nothing, because its packet does not show the state of the transaction.
+        """
         await server.send(command)
         while True:
             answer = await server.receive()
@@ -160,7 +166,7 @@ class Multiplexer:
             if answer[4] == _OK:
                 status = _status_of(answer[4:])
             else:
-                for _ in range(2):  # the columns, then the rows
+                for _ in range(2):  # first the columns, then the rows
                     while not _is_end(answer := await server.receive()):
                         await client.send(answer)
                     await client.send(answer)
@@ -176,7 +182,7 @@ def _is_end(packet: bytes) -> bool:
 
 
 def _status_of(ok: bytes) -> int:
-    """Return the status in an OK packet, which follows two numbers."""
+    """Return the status in an OK packet. Two numbers of variable length precede the status."""
     place = 1
     for _ in range(2):
         place += {0xFC: 3, 0xFD: 4, 0xFE: 9}.get(ok[place], 1)
@@ -192,7 +198,7 @@ def _user_and_database(login: bytes) -> bytes:
 
 
 def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
-    """Serve until killed. `arguments`: the port to listen on, the server's, and how many sessions there may be."""
+    """Serve until killed. `arguments`: the port to listen on, the server's port, and the number of sessions."""
     port, target, sessions = map(int, arguments)
     multiplexer = Multiplexer(target, sessions)
 

@@ -1,7 +1,7 @@
-"""A table layout after the present one that only tests have: with it they prove that tables can be upgraded.
+"""A table layout that follows the present one. Only tests have it: they prove that tables can be upgraded.
 
-It adds columns, an index, and on Redis a field of each row. `python -m faultlab.next_layout init` is `psched init` of
-the version that would have it, and so with every command.
+The next layout adds columns, an index, and on Redis a field of each row. `python -m faultlab.next_layout init` is
+`psched init` of a version with the next layout; the same holds for all other commands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from psched.backends.sql.schema_setup import RecordedSchema
 from psched.store import StoreSettings
 
 FIELDS_A_RUN = 20
-"""Rows that one run of the script on Redis changes."""
+"""The approximate number of rows that one call of the script on Redis changes."""
 
 _ADD_FIELD = """
 local prefix = KEYS[1]:sub(1, -5)
@@ -56,7 +56,7 @@ def _weight() -> sa.Column[Any]:
 
 
 def _further(make: Callable[..., sa.Table]) -> Callable[..., sa.Table]:
-    """Return what makes a table with the columns and the index of the next layout."""
+    """Return a function that makes a table with the columns and the index of the next layout."""
 
     def made(metadata: sa.MetaData, name: str, *options: Any) -> sa.Table:
         table = make(metadata, name, *options)
@@ -92,7 +92,7 @@ def _hashes() -> list[str]:
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
-    """Make this process one of the version with the next layout, for stores that are opened from now on."""
+    """Give this process the next layout, for all stores that it opens from now on."""
     kinds = ("schedules", "queue")
     columns = [upgrades.NewColumn(kind, "", make) for kind in kinds for make in (_note, _weight)]
     columns.append(upgrades.NewColumn(upgrades.COMMON, "psched_nodes", _weight))

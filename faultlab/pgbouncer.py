@@ -1,4 +1,4 @@
-"""A private PgBouncer, a connection pooler in front of a PostgreSQL. In the test process."""
+"""A private PgBouncer, a connection pooler in front of a PostgreSQL. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from faultlab.unprivileged import chown_to_server_user
 
 
 class PgBouncer(Pooler[PostgreSQL]):
-    """Gives its clients one session for each database and user, unless `sessions` says more."""
+    """A pooler with `sessions` sessions for each database and user."""
 
     name = "PgBouncer"
 
     def __init__(self, server: Server, mode: str, sessions: int = 1) -> None:
-        """`mode`: for how long a client keeps a session: `session`, `transaction` or `statement`."""
+        """`mode`: how long a client keeps a session: for a `session`, a `transaction` or a `statement`."""
         assert isinstance(server, PostgreSQL)
         super().__init__(server, sessions)
         self.mode = mode
 
     def connect(self, database: str) -> psycopg.Connection[tuple[Any, ...]]:
-        """Return a connection of a client's in autocommit, for use in a `with`."""
+        """Return a client's connection to the pooler, in autocommit, for use in a `with` statement."""
         return psycopg.connect(self.url(database), autocommit=True, connect_timeout=5, prepare_threshold=None)
 
     def _ping(self) -> None:

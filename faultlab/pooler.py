@@ -1,4 +1,4 @@
-"""What all connection poolers have in common: databases and tables are those of the server behind the pooler."""
+"""The base class of connection poolers. Databases and tables are those of the server behind the pooler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ S = TypeVar("S", bound=Server)
 
 
 class Pooler(Server, Generic[S]):
-    """Gives its clients the sessions of `server`, at most `sessions` for each database and user."""
+    """A pooler whose clients use sessions of `server`, at most `sessions` for each database and user."""
 
     def __init__(self, server: S, sessions: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A private PostgreSQL. In the test process."""
+"""A private PostgreSQL. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _USERS = f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';\n"
 
 
 class PostgreSQL(Server):
-    """A PostgreSQL server; `admin` is its superuser."""
+    """A PostgreSQL server. `admin` connects as superuser."""
 
     name = "PostgreSQL"
     orderly_end = signal.SIGINT  # at SIGTERM it would wait until all clients have disconnected
-    quick_end = signal.SIGQUIT  # after a kill its shared memory segment would stay
+    quick_end = signal.SIGQUIT  # after SIGKILL its shared memory segment would stay
 
     def admin(self, database: str = "postgres") -> psycopg.Connection[tuple[Any, ...]]:
-        """Return a connection of the superuser's in autocommit, for use in a `with`."""
+        """Return a connection of the superuser, in autocommit, for use in a `with` statement."""
         return self._connect(SUPERUSER, database)
 
     def url(self, database: str, port: int | None = None) -> str:
@@ -61,7 +61,10 @@ class PostgreSQL(Server):
         self._connect(USER, "postgres").close()
 
     def _install(self, data: Path) -> None:
-        """Create the data folder. Passwords are checked by md5: SCRAM takes 14 ms of two processors, each time."""
+        """Create the data folder.
+
+        Passwords are checked by md5, because each check by SCRAM takes 14 ms of processor time.
+        """
         with tempfile.NamedTemporaryFile("w") as password:
             password.write(PASSWORD)
             password.flush()
@@ -79,7 +82,7 @@ class PostgreSQL(Server):
             "unix_socket_directories": "",
             "max_connections": 200,
             **({} if self.place is None else {"max_wal_size": "64MB"}),
-            "fsync": "on" if self.durable else "off",  # a commit is still written before it is answered
+            "fsync": "on" if self.durable else "off",  # off: commits are written, but not synced
         }
         return [
             str(prerequisites.find("postgres")),

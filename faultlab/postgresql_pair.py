@@ -1,4 +1,7 @@
-"""A private PostgreSQL primary with a standby that is promoted when the primary is lost. In the test process."""
+"""A private PostgreSQL primary with a standby, which tests promote when the primary is lost.
+
+Runs in the test process.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ _SETTINGS = {
     "wal_keep_size": "64MB",
     "synchronous_standby_names": "*",
 }
-"""A commit is answered when the standby has it, too: without a standby none is."""
+"""With these settings, a commit is only answered when the standby has it, too. Without a standby no commit is answered.
+"""
 _PATIENCE = 20.0
 
 
@@ -31,7 +35,7 @@ class PairMember(PostgreSQL):
         return [*super()._command(), *(f"--{key}={value}" for key, value in _SETTINGS.items())]
 
     def follow(self, primary: PostgreSQL) -> None:
-        """Start anew as the standby of `primary`, with a copy of what it has; what was here is forgotten."""
+        """Become the standby of `primary`: replace this server's data by a copy of the primary's, and start."""
         if self.data.exists():
             shutil.rmtree(self.data)
         source = f"host={HOST} port={primary.port} user={SUPERUSER} password={PASSWORD}"
@@ -48,7 +52,10 @@ class PairMember(PostgreSQL):
 
 
 class Pair(PairMember):
-    """Both: itself one of them, and the `other`; `primary` is which of them serves at this moment."""
+    """The pair.
+
+    This object is also one of its servers; `other` is the second. `primary`: the server that is primary now.
+    """
 
     def __init__(self, *, template: Path | None = None, durable: bool = False) -> None:
         super().__init__(template=template, durable=durable)
@@ -73,7 +80,7 @@ class Pair(PairMember):
         return super().url(database, self.primary.port if port is None else port)
 
     def fail_over(self) -> PairMember:
-        """Lose the primary by kill -9 and let the other one take its place; returns the lost one."""
+        """Kill the primary by SIGKILL, and promote the other server. Return the killed server."""
         lost, recovery_child = self.primary, self.other if self.primary is self else self
         lost.kill()
         recovery_child.promote()
@@ -81,7 +88,7 @@ class Pair(PairMember):
         return lost
 
     def wait_until_followed(self) -> None:
-        """Return when the primary has a standby that has everything."""
+        """Wait until the primary has a synchronous standby. Raises TimeoutError after 20 s."""
         end = time.monotonic() + _PATIENCE
         while True:
             with self.primary.admin() as connection:
@@ -89,10 +96,10 @@ class Pair(PairMember):
             if found:
                 return
             if time.monotonic() > end:
-                raise TimeoutError(f"nobody follows the primary: {self.other.log[-2000:]}")
+                raise TimeoutError(f"the primary has no standby: {self.other.log[-2000:]}")
             time.sleep(0.05)
 
     def ways(self) -> Iterator[Server]:
-        """Yield the primary for every client."""
+        """Yield the present primary, for each client."""
         while True:
             yield self.primary

@@ -1,7 +1,7 @@
-"""Programs that tests need: a test whose program is missing is NOT RUN, and the reason says how to install it.
+"""Programs that tests need. A test whose program is missing is NOT RUN, with a reason that says how to install it.
 
 `python -m faultlab.prerequisites [pytest's arguments]` prints the packages that the selected tests need and this
-machine lacks, for scripts/test to install. Where nothing is missing at all it does not collect the tests.
+machine lacks; scripts/test installs them. If the machine lacks no package at all, the tests are not collected.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, NoReturn
 import pytest
 
 CHOSEN = "PSCHED_TEST_SERVERS"
-"""The environment variable that names a folder of programs to use instead of those that are installed."""
+"""The environment variable that names a folder of programs. These take precedence over installed programs."""
 
 NOT_RUN = "NOT RUN: "
-"""The reason of such a test begins with it."""
+"""The beginning of the reason of a test that is NOT RUN."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """A product and the names of its packages; empty where there is none."""
+    """A product, and the names of its packages on each system. A name is empty if the system has no package."""
 
     product: str
     debian: str
@@ -36,12 +36,12 @@ class Package:
 
     @property
     def here(self) -> str:
-        """The packages of this system, separated by spaces."""
+        """The names of the packages on this system, separated by spaces."""
         return self.homebrew if sys.platform == "darwin" else self.debian
 
     @property
     def remedy(self) -> str:
-        """How to install it here, to be appended to a sentence."""
+        """How to install the packages on this system, as the end of a sentence."""
         command = "brew" if sys.platform == "darwin" else "apt-get"
         return f", install with: {command} install {self.here}" if self.here else ""
 
@@ -66,7 +66,7 @@ PACKAGES = {
     "logrotate": Package("logrotate", "logrotate"),
     "chromium": Package("Chromium", "chromium"),
 }
-"""Program → the package it comes with."""
+"""For each program, the package that contains it."""
 
 _PROGRAMS: dict[str, tuple[str, ...]] = {
     "sqlite": (),
@@ -81,7 +81,10 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
     "wall_clock": ("cc",),
     "machine": ("systemd-nspawn", "dbus-daemon"),
 }
-"""A test's fixture or parameter, or what its module imports from `faultlab`, in lower case → the programs for it."""
+"""For each fixture or parameter of a test, the programs that it needs. The names are in lower case.
+
+If a test has none of these, the names that its module imports from `faultlab` are looked up.
+"""
 
 _SYSTEM = "/usr/local/sbin:/usr/sbin:/sbin"
 _ELSEWHERE = {
@@ -89,22 +92,26 @@ _ELSEWHERE = {
     "/opt/homebrew/opt": "postgresql*/bin",
     "/usr/local/opt": "postgresql*/bin",
 }
-"""Where packages put programs that are not on the path: several versions side by side."""
+"""Folders of programs that are not on the path, with patterns. There, several versions may be installed side by side.
+"""
 
 
 def not_run(reason: str) -> NoReturn:
-    """End the test as NOT RUN; with PSCHED_REQUIRE_ALL=1 that is a failure."""
+    """End the test as NOT RUN. With PSCHED_REQUIRE_ALL=1 this is a failure."""
     pytest.skip(NOT_RUN + reason)
 
 
 def require_mysqlclient() -> None:
-    """End the test as NOT RUN where the driver mysqlclient is not installed."""
+    """End the test as NOT RUN if the driver mysqlclient is not installed."""
     if find_spec("MySQLdb") is None:
         not_run("mysqlclient: not installed, install with: pip install mysqlclient (it needs libmariadb-dev)")
 
 
 def find(*names: str) -> Path:
-    """Return where the first of these programs is, a chosen one before all installed, else end the test as NOT RUN."""
+    """Return the path of the first of these programs that exists. If none exists, end the test as NOT RUN.
+
+    Programs in the folder named by PSCHED_TEST_SERVERS take precedence over installed programs.
+    """
     for locate in (chosen, _locate):
         for name in names:
             if path := locate(name):
@@ -114,14 +121,14 @@ def find(*names: str) -> Path:
 
 
 def chosen(name: str) -> Path | None:
-    """Return where this program is in the folder that PSCHED_TEST_SERVERS names; None when it is not there."""
+    """Return the path of this program in the folder named by PSCHED_TEST_SERVERS; None if it is not there."""
     folder = os.environ.get(CHOSEN)
     path = Path(folder, name).absolute() if folder else None
     return path if path is not None and path.is_file() else None
 
 
 def missing(programs: Iterable[str]) -> list[str]:
-    """Return the packages of those programs that this machine lacks."""
+    """Return the packages of those of these programs that this machine lacks."""
     lacking = [PACKAGES[program] for program in programs if program in PACKAGES and not _locate(program)]
     return sorted({name for package in lacking for name in package.here.split()})
 
@@ -144,9 +151,9 @@ def _programs_of(item: pytest.Item) -> Iterator[str]:
         return
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     words = set(item.fixturenames)
-    if "unit" not in item.path.parts:  # there a parameter "redis" is a word of a configuration
+    if "unit" not in item.path.parts:  # in unit tests, a parameter such as "redis" may be a word of a configuration
         words.update(_words(list(parameters.values())))
-        if not words & _PROGRAMS.keys():  # without a parameter that says which servers, all that the module imports
+        if not words & _PROGRAMS.keys():  # if no parameter names a server, use all that the module imports
             words.update(name.lower() for name, value in vars(item.module).items() if _is_of_faultlab(value))
     for word in words & _PROGRAMS.keys():
         yield from _PROGRAMS[word]
@@ -179,7 +186,7 @@ def _version(folder: Path) -> int:
 
 
 def main() -> None:
-    """Print the missing packages, separated by spaces; what pytest says goes to stderr."""
+    """Print the missing packages, separated by spaces. The output of pytest goes to stderr."""
     packages = missing(PACKAGES)
     if packages:
         needed = CollectPrograms()

@@ -1,6 +1,7 @@
-"""A TCP proxy that delays, drops and cuts connections on demand. One thread of the test process.
+"""A TCP proxy that delays, drops and cuts connections as tests request. Runs in a thread of the test process.
 
-Traps look for bytes in what clients send. A statement that was prepared on the server before, or TLS, hides its text.
+Traps search for bytes in what clients send. They cannot see the text of a statement that was prepared on the server
+earlier, or that is encrypted by TLS.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Result = TypeVar("Result")
 
 _CHUNK = 65_536
 _OVERLAP = 1_024
-"""How much of the chunks before is searched again, for bytes that were cut in two."""
+"""The number of earlier bytes that are searched again, because chunks may cut a pattern in two."""
 
 
 class _Kind(enum.Enum):
@@ -29,7 +30,7 @@ class _Kind(enum.Enum):
 
 
 class Trap:
-    """Waits for the next request that contains certain bytes, on any connection, and springs once."""
+    """Waits for the next request that contains `pattern`, on any connection. A trap springs once."""
 
     def __init__(self, pattern: bytes, kind: _Kind, loop: asyncio.AbstractEventLoop) -> None:
         self.pattern = pattern
@@ -40,28 +41,28 @@ class Trap:
 
     @property
     def sprung(self) -> bool:
-        """Whether it has happened."""
+        """Whether the trap has sprung."""
         return self._sprung.is_set()
 
     def wait(self, seconds: float = 10) -> None:
-        """Return once it has happened; raises AssertionError when it has not within this time."""
-        assert self._sprung.wait(seconds), f"no request with {self.pattern!r} within {seconds} s"
+        """Wait until the trap has sprung. Raises AssertionError after `seconds`."""
+        assert self._sprung.wait(seconds), f"no request with {self.pattern!r} came within {seconds} s"
 
     def release(self) -> None:
-        """Let a request that is held back go on."""
+        """Let the request pass that this trap holds."""
         self._loop.call_soon_threadsafe(self._released.set)
 
     def spring(self) -> None:
-        """Say that it has happened. Called by the proxy."""
+        """Record that the trap has sprung. Called by the proxy."""
         self._sprung.set()
 
     async def released(self) -> None:
-        """Return when the request may go on. Called by the proxy."""
+        """Wait until the test lets the held request pass. Called by the proxy."""
         await self._released.wait()
 
 
 class Proxy:
-    """Listens on `port` while entered, forwards to the loopback port `target`. All methods take effect at once."""
+    """Listens on `port` within its context, and forwards to the loopback port `target`. All methods act immediately."""
 
     def __init__(self, target: int) -> None:
         self.port = 0
@@ -96,22 +97,25 @@ class Proxy:
     # What the network does
 
     def pass_on(self) -> None:
-        """Be a good network again: listen, forward at full speed, also what a black hole has held back."""
+        """End all faults: listen, forward without delay, and forward what a black hole has held back."""
         self._delay = 0.0
         self._run(self._listen)
         self._call(self._passing.set)
 
     def lead_to(self, target: int) -> None:
-        """Reset all connections, and forward new ones to another loopback port from now on."""
+        """Reset all connections. From now on, forward new connections to another loopback port."""
         self.target = target
         self.cut()
 
     def cut(self) -> None:
-        """Reset all connections, on both sides; new ones are served."""
+        """Reset all connections on both sides. New connections are accepted."""
         self._call(self._reset_all)
 
     def refuse(self) -> None:
-        """Refuse new connections until `pass_on`; the ones there are stay. With `cut`: a host that is gone."""
+        """Refuse new connections until `pass_on`.
+
+        Existing ones continue. Together with `cut`, the host seems to be gone.
+        """
         self._call(self._unlisten)
 
     def black_hole(self) -> None:
@@ -119,30 +123,30 @@ class Proxy:
         self._call(self._passing.clear)
 
     def delay(self, seconds: float) -> None:
-        """Forward each request so much later, until `pass_on`."""
+        """Delay each request by `seconds` until `pass_on`."""
         self._delay = seconds
 
     # What happens to one request
 
     def lose_request(self, pattern: bytes) -> Trap:
-        """Reset the connection of the next request with these bytes before it is forwarded."""
+        """Reset the connection of the next request with these bytes, before the request is forwarded."""
         return self._set(pattern, _Kind.LOSE_REQUEST)
 
     def lose_answer(self, pattern: bytes) -> Trap:
-        """Forward the next request with these bytes, wait for its answer, and reset the connection instead."""
+        """Forward the next request with these bytes, wait for its answer, drop the answer, and reset the connection."""
         return self._set(pattern, _Kind.LOSE_ANSWER)
 
     def hold(self, pattern: bytes) -> Trap:
-        """Hold the next request with these bytes back until the trap's `release`; its answer passes."""
+        """Hold back the next request with these bytes until the trap's `release`. The answer is not held back."""
         return self._set(pattern, _Kind.HOLD)
 
     def forget_traps(self) -> None:
-        """Let requests pass that would have sprung a trap; what a trap holds stays held."""
+        """Forget the traps that have not sprung. Requests that are held back stay held back."""
         self._call(self._traps.clear)
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return len(self._tasks)
 
     # In the proxy's thread
@@ -186,7 +190,8 @@ class Proxy:
         if self._delay:
             await asyncio.sleep(self._delay)
         for trap in self._traps:
-            # no more of what was there before than can be the beginning of a match: that went by already
+            # Of the earlier bytes, search only those with which a match could begin. A whole match in them was found
+            # before.
             if trap.pattern in before[max(0, len(before) - len(trap.pattern) + 1) :] + data:
                 self._traps.remove(trap)
                 return trap
@@ -210,7 +215,7 @@ class Proxy:
 
 
 class _Link:
-    """One client's connection and ours to the server."""
+    """A client's connection, with the proxy's connection to the server."""
 
     def __init__(
         self,
@@ -228,7 +233,7 @@ class _Link:
         self._doom: Trap | None = None
 
     async def run(self) -> None:
-        """Forward until one side closes; raises ConnectionResetError when a trap cuts the connection."""
+        """Forward until one side closes. Raises ConnectionResetError if a trap cuts the connection."""
         pumps = {asyncio.ensure_future(self._forward_requests()), asyncio.ensure_future(self._forward_answers())}
         try:
             done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -270,6 +275,6 @@ class _Link:
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     connection: socket.socket = writer.get_extra_info("socket")
-    if connection.fileno() != -1:  # the other end may have reset it already
+    if connection.fileno() != -1:  # the other end may have reset the connection already
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()

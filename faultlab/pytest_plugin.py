@@ -1,6 +1,6 @@
 """pytest plugin: lists tests that did not run, with the reason.
 
-With PSCHED_REQUIRE_ALL=1 any skip and any expected failure is a failure, whatever its reason.
+With PSCHED_REQUIRE_ALL=1, any skip and any expected failure is a failure, whatever its reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REQUIRE_ALL = "PSCHED_REQUIRE_ALL"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test marked `needs(program, …)` is NOT RUN where one of these programs is missing."""
+    """End a test marked `needs(program, …)` as NOT RUN if one of these programs is missing."""
     for marker in item.iter_markers("needs"):
         for program in marker.args:
             prerequisites.find(program)
@@ -28,14 +28,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where everything must run, make a failure of each skip and each expected failure."""
+    """With PSCHED_REQUIRE_ALL=1, report each skip and each expected failure as a failure."""
     report = yield
     return _strict(report)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """The same for modules that are skipped as a whole."""
+    """With PSCHED_REQUIRE_ALL=1, report each module that is skipped as a whole as a failure."""
     report = yield
     return _strict(report)
 

@@ -1,4 +1,4 @@
-"""A private Redis. In the test process."""
+"""A private Redis. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _RUNNING = re.compile(rb"aof_rewrite_(in_progress|scheduled):1")
 
 
 class Redis(Server):
-    """A Redis server; its databases are numbers, of which it has 16 at a time."""
+    """A Redis server. Its databases have numbers; 16 may be in use at the same time."""
 
     name = "Redis"
 
     def command(self, *words: str, database: str = "0") -> bytes:
-        """Send one command and return the first line of its answer, as the protocol has it (`+OK`).
+        """Send one command, and return the first line of the answer in the form of the protocol, such as `+OK`.
 
         Raises:
             OSError: the server cannot be reached, or refuses the password, the database or the command.
@@ -33,7 +33,7 @@ class Redis(Server):
             return _asked(stream, requests)
 
     def text(self, *words: str) -> bytes:
-        """Send one command that is answered by a text, and return that. Raises OSError as `command` does."""
+        """Send one command whose answer is a text, and return the text. Raises OSError like `command`."""
         with socket.create_connection((HOST, self.port), timeout=5) as connection, connection.makefile("rwb") as stream:
             length = _asked(stream, [["AUTH", PASSWORD], list(words)])
             text: bytes = stream.read(int(length[1:]))
@@ -50,18 +50,18 @@ class Redis(Server):
         self.command("FLUSHDB", database=name)
 
     def set_read_only(self) -> None:
-        self.command("REPLICAOF", HOST, "1")  # of a primary that is not there
+        self.command("REPLICAOF", HOST, "1")  # a primary that does not exist
 
     def set_writable(self) -> None:
         self.command("REPLICAOF", "NO", "ONE")
 
     def rewrite(self) -> None:
-        """Have the append-only file written anew, and wait for it. Raises OSError when Redis cannot."""
+        """Let Redis rewrite its append-only file, and wait for the end. Raises OSError if Redis cannot do this."""
         self.command("BGREWRITEAOF")
         while _RUNNING.search(persistence := self.text("INFO", "persistence")):
             time.sleep(0.1)
         if b"aof_last_bgrewrite_status:ok" not in persistence:
-            raise OSError("Redis cannot write its append-only file anew")
+            raise OSError("Redis cannot rewrite its append-only file")
 
     def _ping(self) -> None:
         self.command("PING")
@@ -79,20 +79,20 @@ class Redis(Server):
 
 
 class RedisNode(Redis):
-    """A node of a Redis Cluster. It has no slots at first."""
+    """A node of a Redis Cluster. A new node has no slots."""
 
     bus = 0
-    """The port on which the nodes talk to each other; by default one that may be anybody's."""
+    """The port on which the nodes talk to each other. 0: a free port is chosen at the start."""
 
     def create_database(self) -> str:
-        return "0"  # a cluster has one
+        return "0"  # a cluster has one database
 
     def serve(self, first: int = 0, last: int = 16383) -> None:
         """Take the slots from `first` to `last`."""
         self.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last))
 
     def meet(self, other: RedisNode) -> None:
-        """Make one cluster of this node and `other`."""
+        """Join the clusters of this node and of `other`."""
         self.command("CLUSTER", "MEET", HOST, str(other.port), str(other.bus))
 
     def _command(self) -> list[str]:
@@ -101,7 +101,7 @@ class RedisNode(Redis):
         return [*super()._command(), *cluster]
 
     def is_up(self) -> bool:
-        """Whether all slots are served, as far as this node knows."""
+        """Return whether all slots are served, as far as this node knows."""
         return b"cluster_state:ok" in self.text("CLUSTER", "INFO")
 
 

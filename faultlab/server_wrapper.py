@@ -1,8 +1,9 @@
-"""Runs one database server and kills it when the test process ends, even by kill -9. A process between the two.
+"""Runs one database server, and kills it when the test process ends, even if that is killed by SIGKILL.
 
-Arguments: folder, user (empty: the present one), command… The wrapper prints the server's pid, then waits until the
-server ends, or until its own stdin is at end of file, because the test process is gone. Then it kills the server with
-all its processes and removes the folder.
+This process is the child of the test process and the parent of the server. Arguments: the folder, the user (empty: the
+present user), and the command with its arguments. The wrapper prints the server's pid. It then waits until the server
+ends, or until its own stdin is at end of file because the test process is gone. In the second case it kills all
+processes of the server, and removes the folder.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import psutil
 
 
 def main(folder: str, user: str, *command: str) -> int:
-    """Run the command until it ends or the tests do; returns its exit status."""
+    """Run the command until the command or the tests end. Return the exit status of the command."""
     server = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,  # the server's log: Redis says there why it ends
+        stdout=sys.stderr,  # the server's log, to which Redis writes why it ends
         cwd=folder,
         user=user or None,
         group=pwd.getpwnam(user).pw_gid if user else None,
@@ -33,7 +34,8 @@ def main(folder: str, user: str, *command: str) -> int:
     ending = threading.Lock()
     threading.Thread(target=_end_with_the_tests, args=(server.pid, folder, ending), daemon=True).start()
     status = server.wait()
-    ending.acquire()  # this process ends its thread, too: wait until the thread has killed all and removed the folder
+    # Returning would end the thread, too. So wait until the thread has killed all processes and removed the folder.
+    ending.acquire()
     return status
 
 
@@ -43,9 +45,9 @@ def _end_with_the_tests(pid: int, folder: str, ending: threading.Lock) -> None:
         server = psutil.Process(pid)
         tree = [*server.children(recursive=True), server]
         for process in tree:
-            with suppress(psutil.NoSuchProcess):  # a session may end at any moment
+            with suppress(psutil.NoSuchProcess):  # a process of the server may end at any moment
                 process.kill()
-        psutil.wait_procs([server], timeout=5)  # a server that still writes would prevent that the folder is removed
+        psutil.wait_procs([server], timeout=5)  # while the server still writes, its folder cannot be removed
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,6 +1,6 @@
-"""Base class of private servers: each has a folder and a loopback port of its own. In the test process.
+"""The base class of private servers. Each server has its own folder and loopback port. Runs in the test process.
 
-Each server process runs under a wrapper (server_wrapper.py), so it ends with the tests even when they are killed.
+Each server is the child of a wrapper (server_wrapper.py), so it ends with the tests, even if the tests are killed.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ PASSWORD = "secret"
 _WRAPPER = Path(__file__).with_name("server_wrapper.py")
 _IN_MEMORY = Path("/dev/shm")
 _ROOM = 6 << 30
-"""Bytes that must be free in memory, for the servers of six pytest workers."""
+"""Bytes that must be free in memory: enough for the servers of six pytest workers."""
 _START_LIMIT = 30.0
 _STOP_LIMIT = 20.0
 _ENDED = (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)
 
 
 class Server(ABC):
-    """A server that may be stopped, killed, frozen and started again on the same port and data.
+    """A server that can be stopped, killed, frozen, and started again with the same port and data.
 
-    A context object: entering starts it, leaving ends it and removes its folder. With `template`, a folder that need
-    not exist, the data are prepared there once, by one of the sessions that share it, and copied for each server.
-    Unless `durable`, nothing is synced to disk, and the folder is in memory where there is room: the data survive a
-    kill -9 of the server, but no power cut.
+    A context manager: entering the context starts the server; leaving it ends the server and removes its folder.
+    `template`: a folder, which need not exist. One of the sessions that share this folder prepares data there, and each
+    server gets a copy. Unless `durable`, the server syncs nothing to disk, and its folder is in memory if there is
+    room: its data survive a SIGKILL of the server, but no power cut.
     """
 
     name: ClassVar[str]
     orderly_end: ClassVar[int] = signal.SIGTERM
-    quick_end: ClassVar[int] = signal.SIGKILL  # when nobody needs its data any more
+    quick_end: ClassVar[int] = signal.SIGKILL  # the signal if the data are no longer needed
 
     def __init__(self, *, template: Path | None = None, durable: bool = False) -> None:
         self.port = 0
         self.durable = durable
         self.environment: dict[str, str] = {}
-        """Set more variables here before `start` (such as a preloaded library)."""
+        """Further environment variables of the server, such as a preloaded library. Set them before `start`."""
         self.options: tuple[str, ...] = ()
-        """Set further words of its command line here before `start`."""
-        self.place: Path | None = None  # set before `start`: where its folder is made, such as a small disk
+        """Further words of the server's command line. Set them before `start`."""
+        self.place: Path | None = None  # the parent of the server's folder, such as a small disk; set it before `start`
         self._template = template
         self._folder: Path | None = None
         self._wrapper: subprocess.Popen[bytes] | None = None
@@ -74,11 +74,11 @@ class Server(ABC):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # What the kinds differ by
+    # What a kind of server must implement
 
     @abstractmethod
     def _install(self, data: Path) -> None:
-        """Create the data folder of a new server, with its users."""
+        """Create the data folder of a new server, with the server's users."""
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -86,38 +86,38 @@ class Server(ABC):
 
     @abstractmethod
     def _ping(self) -> None:
-        """Return when the server answers; raises the driver's error when it does not."""
+        """Return if the server answers; otherwise raise the driver's error."""
 
     @abstractmethod
     def url(self, database: str, port: int | None = None) -> str:
-        """Return the URL of a database in psched's spelling, through another `port` (a proxy's) if given."""
+        """Return the URL of a database in psched's form. `port`: the port of a proxy, if given."""
 
     @abstractmethod
     def create_database(self) -> str:
-        """Create an empty database and return its name."""
+        """Create an empty database, and return its name."""
 
     @abstractmethod
     def drop_database(self, name: str) -> None:
-        """Drop a database, along with the sessions that use it."""
+        """Drop a database, and end the sessions that use it."""
 
     @abstractmethod
     def set_read_only(self) -> None:
-        """Refuse all writes of psched's user from now on, as a demoted primary does; sessions stay."""
+        """From now on, refuse all writes of psched's user, as a demoted primary does. Sessions continue."""
 
     @abstractmethod
     def set_writable(self) -> None:
-        """Take `set_read_only` back."""
+        """Undo `set_read_only`."""
 
     def ways(self) -> Iterator[Server]:
-        """Yield for one client after another the server that it is to use: this one."""
+        """Yield the server that a client should use, for one client after another: always this server."""
         while True:
             yield self
 
-    # Life
+    # Starting, ending and freezing
 
     @property
     def folder(self) -> Path:
-        """Everything the server has on disk; of the user it runs as."""
+        """The folder with all files of the server. It belongs to the user that the server runs as."""
         if self._folder is None:
             place = _place() if self.place is None and not self.durable else self.place
             self._folder = Path(tempfile.mkdtemp(prefix=f"psched-{self.name.lower()}-", dir=place))
@@ -131,27 +131,27 @@ class Server(ABC):
 
     @property
     def log(self) -> str:
-        """What the server has written to its log."""
+        """The text of the server's log."""
         path = self.folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     @property
     def pid(self) -> int:
-        """The main process of the running server."""
+        """The pid of the server's main process."""
         if self._wrapper is None:
             raise RuntimeError(f"{self.name} is not running")
         return self._pid
 
     @property
     def wrapper(self) -> int:
-        """The parent of the running server's main process."""
+        """The pid of the wrapper, the parent of the server's main process."""
         if self._wrapper is None:
             raise RuntimeError(f"{self.name} is not running")
         return self._wrapper.pid
 
     @property
     def processes(self) -> set[int]:
-        """The pids that belong to this server at this moment, its wrapper included."""
+        """The pids of all processes of this server now, and of its wrapper."""
         if self._wrapper is None:
             return set()
         tree = psutil.Process(self._wrapper.pid).children(recursive=True)
@@ -159,24 +159,25 @@ class Server(ABC):
 
     @property
     def descriptors(self) -> set[int]:
-        """The file descriptors that the test process keeps open for this server."""
+        """The descriptors of the test process that belong to this server."""
         wrapper = self._wrapper
         return set() if wrapper is None or wrapper.stdin is None else {wrapper.stdin.fileno()}
 
     def start(self) -> None:
-        """Start the server and return when it answers.
+        """Start the server, and wait until it answers.
 
         Raises:
-            RuntimeError: its port is taken, or it ended, or did not answer within 30 s; its log is in the message.
+            RuntimeError: its port is taken, or it has ended, or has not answered within 30 s. The message has the end
+                of its log.
         """
         if self._wrapper is not None:
-            raise RuntimeError(f"{self.name} is running")
+            raise RuntimeError(f"{self.name} is running already")
         if not self.data.exists():
             self._provide_data()
         if self.port == 0:
             self.port = free_port()
         elif not is_free(self.port):
-            raise RuntimeError(f"{self.name} cannot start: somebody else listens on its port {self.port}")
+            raise RuntimeError(f"{self.name} cannot start: another process listens on its port {self.port}")
         command = self._command()
         try:
             self._wrapper = self._launch(command)
@@ -187,25 +188,28 @@ class Server(ABC):
             raise
 
     def stop(self) -> None:
-        """End the server in good order; returns when it has ended."""
+        """Stop the server in an orderly way, and wait for its end."""
         self._end(self.orderly_end)
 
     def kill(self) -> None:
-        """Kill the server with all its processes, as kill -9 or the kernel would; returns when it has ended."""
+        """Kill all processes of the server by SIGKILL, and wait for their end."""
         self._end(signal.SIGKILL, also_children=True)
 
     def pause(self) -> None:
-        """Freeze all processes of the server: connections stay open, nothing answers. Returns when they stand still."""
+        """Freeze all processes of the server, and wait until they are stopped.
+
+        Connections stay open, but get no answers.
+        """
         tree = self._tree()
         _send(tree, signal.SIGSTOP)
         _wait(lambda: all(_status(process) in (psutil.STATUS_STOPPED, *_ENDED) for process in tree))
 
     def resume(self) -> None:
-        """Let a frozen server go on."""
+        """Let a frozen server continue."""
         _send(self._tree(), signal.SIGCONT)
 
     def close(self) -> None:
-        """End the server by force and remove its folder; the object can be started anew after that."""
+        """Kill the server, and remove its folder. The server can then be started again, with new data."""
         if self._wrapper is not None:
             self.resume()
             self._end(self.quick_end)
@@ -215,7 +219,7 @@ class Server(ABC):
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """Yield the URL of a new, empty database, and drop it afterwards."""
+        """Yield the URL of a new, empty database. Drop the database in the end."""
         name = self.create_database()
         try:
             yield self.url(name)
@@ -230,7 +234,7 @@ class Server(ABC):
         try:
             server = psutil.Process(self.pid)
             return [server, *server.children(recursive=True)]
-        except psutil.NoSuchProcess:  # it has ended by itself
+        except psutil.NoSuchProcess:  # the server has ended by itself
             return []
 
     def _provide_data(self) -> None:
@@ -238,7 +242,7 @@ class Server(ABC):
             self._install(self.data)
             return
         with self._template.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another session may prepare the same data
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another session may be preparing the same data
             if not self._template.exists():
                 unfinished = self._template.with_suffix(".unfinished")
                 self._install(unfinished)
@@ -254,7 +258,7 @@ class Server(ABC):
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "LC_ALL": "C", **self.environment},
-                start_new_session=True,  # a Ctrl-C at the terminal is for the tests
+                start_new_session=True,  # a Ctrl-C at the terminal must reach only the tests
             )
         assert wrapper.stdout is not None
         with wrapper.stdout as answer:
@@ -262,7 +266,7 @@ class Server(ABC):
         return wrapper
 
     def _user(self) -> str:
-        """Return the user of the server's process; empty: this process's own."""
+        """Return the user of the server's process. An empty string means the user of this process."""
         return server_user() or ""
 
     def _wait_for_answer(self) -> None:
@@ -291,7 +295,7 @@ class Server(ABC):
 
 
 def _place() -> Path | None:
-    """Return a file system in memory that has room, where files cost less processor time; None where there is none."""
+    """Return a folder in memory, where files take less processor time; None if there is not enough room."""
     with suppress(FileNotFoundError):
         if shutil.disk_usage(_IN_MEMORY).free >= _ROOM:
             return _IN_MEMORY
@@ -300,7 +304,7 @@ def _place() -> Path | None:
 
 def _send(processes: list[psutil.Process], number: int) -> None:
     for process in processes:
-        with suppress(psutil.NoSuchProcess):  # a session may end at any moment
+        with suppress(psutil.NoSuchProcess):  # a process of the server may end at any moment
             process.send_signal(number)
 
 
@@ -315,5 +319,5 @@ def _wait(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _STOP_LIMIT
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the server's processes do not obey within {_STOP_LIMIT} s")
+            raise TimeoutError(f"the server's processes did not react to a signal within {_STOP_LIMIT} s")
         time.sleep(0.005)

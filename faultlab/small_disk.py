@@ -1,6 +1,6 @@
-"""A small disk (tmpfs) that a trial fills up. In the test process; Linux, as root.
+"""A small disk (tmpfs) that a trial fills up. Runs in the test process; only on Linux, as root.
 
-It is mounted in a folder that everybody may enter, since servers run as an ordinary user.
+The disk is mounted at a folder that all users can enter, because servers run as an ordinary user.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Self
 
 _STEPS = (1 << 20, 1 << 12)
-"""Bytes by which it is filled up: in large steps while they fit, then to the last page."""
+"""The number of bytes of each step of `fill`: large steps until one fails, then single pages."""
 
 
 class SmallDisk:
-    """A context: mounted when it is entered, and gone when it is left. `path` is its folder."""
+    """A context manager: entering mounts the disk, leaving unmounts it. `path`: the folder of the disk."""
 
     def __init__(self, megabytes: int = 400) -> None:
         self._megabytes = megabytes
@@ -39,19 +39,19 @@ class SmallDisk:
         self.path.rmdir()
 
     def fill(self) -> None:
-        """Take all the space that is left; again and again, as others may give some back."""
+        """Use up all the space that is left. May be called again, because other programs may have freed some."""
         with (self.path / "ballast").open("ab") as file:
             for step in _STEPS:
                 while _grown(file.fileno(), step):
                     pass
 
     def free(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         (self.path / "ballast").unlink(missing_ok=True)
 
 
 def can_mount() -> bool:
-    """Tell whether such a disk can be had here."""
+    """Return whether such a disk can be mounted here."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Connects to a database directly, without psched, by a URL in psched's spelling. In the test process."""
+"""Connects to a database directly, without psched, by a URL in psched's form. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DRIVERS = {"mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
 
 @contextmanager
 def connect(url: str) -> Iterator[sa.Connection]:
-    """Yield a connection in autocommit, and leave nothing open afterwards."""
+    """Yield a connection in autocommit, and close it in the end."""
     parsed = sa.make_url(url)
     driver = _DRIVERS.get(parsed.drivername, parsed.drivername)
     engine = sa.create_engine(parsed.set(drivername=driver), isolation_level="AUTOCOMMIT")

@@ -1,4 +1,7 @@
-"""The unprivileged user that servers run as when tests run as root: PostgreSQL refuses root. In the test process."""
+"""The unprivileged user of servers if the tests run as root, because PostgreSQL refuses root.
+
+Runs in the test process.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,21 @@ from pathlib import Path
 
 
 def server_user() -> str | None:
-    """Return "nobody" when the tests run as root; None means the user of the tests."""
+    """Return "nobody" if the tests run as root; None (the user of the tests) otherwise."""
     return "nobody" if os.geteuid() == 0 else None
 
 
 def chown_to_server_user(path: Path) -> None:
-    """Make that user the owner of `path`."""
+    """Make the user of the servers the owner of `path`."""
     if user := server_user():
         shutil.chown(path, user)
 
 
 def run_as_server_user(command: list[str | Path], text: str = "") -> None:
-    """Run a command as that user, with `text` on its stdin.
+    """Run a command as the user of the servers, with `text` on its standard input.
 
     Raises:
-        RuntimeError: it failed; its output is in the message.
+        RuntimeError: the command failed. The message has its output.
     """
     user = server_user()
     done = subprocess.run(
@@ -39,4 +42,4 @@ def run_as_server_user(command: list[str | Path], text: str = "") -> None:
         extra_groups=[] if user else None,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stdout}{done.stderr}")
+        raise RuntimeError(f"{command[0]} ended with exit code {done.returncode}: {done.stdout}{done.stderr}")

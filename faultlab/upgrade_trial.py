@@ -1,9 +1,9 @@
-"""`scripts/upgrade-trial`: tables are upgraded to the next layout while a daemon of the version before works on them.
+"""`scripts/upgrade-trial`: upgrades tables to the next layout while a daemon of the previous version uses them.
 
-A daemon of the old version runs schedules of each second and queue tasks under load. `psched init` of the new version,
-which has the layout of next_layout.py, is killed several times, and runs in two processes at once. Then a daemon of the
-new version runs beside the old one, the old one is restarted, and finally stopped. Nothing may be lost, run twice or
-fail, and no schedule may miss a second.
+A daemon of the old version runs schedules that are due every second, and tasks of a queue. The new version has the
+layout of next_layout.py. Its `psched init` is killed several times, and then runs in two processes at the same time.
+After that, a daemon of the new version runs beside the old daemon, which is restarted and finally stopped. No run may
+be lost, repeated or failed, and no schedule may miss a second.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _OLD = "import sys; from psched.cli.main import main; sys.exit(main(sys.argv[1:]
 
 @dataclass
 class UpgradeTrial:
-    """One store, its folder and its processes."""
+    """One trial: a store, its folder and its processes."""
 
     store: str
     folder: Path
@@ -76,7 +76,7 @@ class UpgradeTrial:
     faults: list[str] = field(default_factory=list)
 
     def run(self) -> list[str]:
-        """Return the violations."""
+        """Run the trial, and return the violations."""
         self._prepare()
         with contextlib.ExitStack() as stack:
             stack.callback(self._kill)
@@ -120,14 +120,14 @@ class UpgradeTrial:
             self._expect("old", 0, "add", f"schedule{number}", "work", "* * * * * *", "{}")
 
     def _fill(self) -> None:
-        """Add rows, so that the upgrade takes its time."""
+        """Add rows, so that the upgrade takes long enough to be interrupted."""
         with psched.open_queue(self._config) as queue:
             late = time.time() + 86400
             for start in range(0, self.rows, 500):
                 queue.submit_many([NewTask(f"late{n}", "late", run_at=late) for n in range(start, start + 500)])
 
     def _program(self, version: str) -> tuple[list[str], dict[str, str]]:
-        """Return how psched of a version is run, with its environment."""
+        """Return the command line and the environment of psched in one of the versions."""
         environ = {**os.environ, "RUNS": str(self.folder / "runs"), "VERSION": version}
         if version == "old":
             return [sys.executable, "-c", _OLD], {**environ, "PYTHONPATH": str(self.old)}
@@ -170,14 +170,14 @@ class UpgradeTrial:
         process = self.daemons.pop(version)
         process.send_signal(signal.SIGTERM)
         if code := process.wait(PATIENCE):
-            self.faults.append(f"the {version} daemon ended with {code}")
+            self.faults.append(f"the daemon of the {version} version ended with exit code {code}")
 
     def _kill(self) -> None:
         for process in self.daemons.values():
             process.kill()
 
     def _submit(self, queue: Queue, seconds: float) -> None:
-        """Submit tasks, 20 a second, from a client of the old version."""
+        """Submit 20 tasks a second for `seconds`. The client is this process, which has the present layout."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             key = f"task{len(self.acknowledged)}"
@@ -213,15 +213,17 @@ class UpgradeTrial:
             flush=True,
         )
         if min(shares["old"], shares["new"]) < 100:
-            yield f"one of the versions hardly ran: {dict(shares)}"
+            yield f"one of the versions has run fewer than 100 times: {dict(shares)}"
 
 
 def main() -> int:
-    """Run the trial on each store that is named; returns 0 when nothing was violated."""
+    """Run the trial on each named store. Return 0 if there were no violations, otherwise 1."""
     parser = argparse.ArgumentParser(prog="scripts/upgrade-trial", description=__doc__.partition("\n")[0])
-    parser.add_argument("--store", action="append", choices=list(STORES), help="again for several (default: all)")
-    parser.add_argument("--old", default="HEAD", help="the revision of the old version (HEAD)")
-    parser.add_argument("--rows", type=int, default=20_000, help="tasks in the table before (20,000)")
+    parser.add_argument("--store", action="append", choices=list(STORES), help="may be repeated (default: all)")
+    parser.add_argument("--old", default="HEAD", help="the revision of the old version (default: HEAD)")
+    parser.add_argument(
+        "--rows", type=int, default=20_000, help="tasks in the table before the upgrade (default: 20,000)"
+    )
     arguments = parser.parse_args()
     failed = False
     with Lab() as lab, tempfile.TemporaryDirectory(prefix="psched-old-") as old:

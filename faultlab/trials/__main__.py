@@ -1,4 +1,4 @@
-"""`scripts/faults`: one trial on each store that is named, and its result."""
+"""`scripts/faults`: runs one trial on each named store, and prints the results."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from faultlab.trials.plan import FAULTS, plan
 from faultlab.trials.trial import Trial, TrialOutcome
 
 RUNS_A_SECOND = 2
-"""With fewer, a trial proves nothing."""
+"""The minimum number of runs per second of a trial. With fewer runs, a trial proves nothing."""
 
 
 def main() -> int:
-    """Run what the command line asks for; returns 0 when every trial was passed."""
+    """Run the trials that the command line names. Return 0 if every trial was passed, otherwise 1."""
     arguments = _parser().parse_args()
     seed = random.randrange(1_000_000) if arguments.seed is None else arguments.seed
     failed = False
@@ -70,10 +70,10 @@ def _try(lab: Lab, store: str, seed: int, arguments: argparse.Namespace) -> Tria
 
 
 def _chosen(store: str, names: str | None) -> Sequence[type[TrialFault]]:
-    """Return the faults that can happen to a store, of those that are named by a part of their kind."""
+    """Return the faults that can happen to a store. `names`: only faults whose kind contains one of these words."""
     able = FAULTS
     if not can_mount():
-        print("no full disks: a small one can be mounted on Linux by root only", flush=True)
+        print("no trials with full disks: only root on Linux can mount a small disk", flush=True)
         able = tuple(fault for fault in FAULTS if fault is not DiskFull)
     wanted = [name.strip() for name in (names or "").split(",")]
     possible = [fault for fault in able if store in fault.stores]
@@ -82,7 +82,7 @@ def _chosen(store: str, names: str | None) -> Sequence[type[TrialFault]]:
 
 @contextmanager
 def _nothing_left(lab: Lab) -> Iterator[None]:
-    """Kill what a trial has left behind, also when it was interrupted."""
+    """In the end, or at an interruption, kill all processes that the trial has left behind."""
     os.environ[MARK] = uuid.uuid4().hex
     before = Holdings.now(lab)
     try:
@@ -94,15 +94,17 @@ def _nothing_left(lab: Lab) -> Iterator[None]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/faults",
-        description="Breaks everything around psched, as a seed decides, and judges what handlers recorded.",
+        description="Lets everything around psched fail, as a seed decides, and checks the records of handlers.",
     )
-    parser.add_argument("--minutes", type=float, default=5, help="how long faults go on, for each store (5)")
-    parser.add_argument("--seed", type=int, help="repeats the plan of an earlier trial (default: a new one)")
-    parser.add_argument("--store", action="append", choices=list(STORES), help="again for several (default: all)")
-    parser.add_argument("--type", help="the store's type:, such as rdb_compat (default: rdb, or redis)")
-    parser.add_argument("--nodes", type=int, default=2, help="how many masters (2)")
-    parser.add_argument("--faults", metavar="WORDS", help="only those whose kind has one of these words, by commas")
-    parser.add_argument("--keep", action="store_true", help="keep records and logs also when all is well")
+    parser.add_argument("--minutes", type=float, default=5, help="how long faults happen, for each store (default: 5)")
+    parser.add_argument("--seed", type=int, help="repeat the plan of the trial with this seed (default: a new seed)")
+    parser.add_argument("--store", action="append", choices=list(STORES), help="may be repeated (default: all)")
+    parser.add_argument("--type", help="the `type:` of the store, such as rdb_compat (default: rdb, or redis)")
+    parser.add_argument("--nodes", type=int, default=2, help="the number of masters (default: 2)")
+    parser.add_argument(
+        "--faults", metavar="WORDS", help="only faults whose kind has one of these words (separated by commas)"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep records and logs even if the trial is passed")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""The checker of a trial: a pure function from its history to the violations found in it. In the test process.
+"""The checker of a trial: a pure function that finds violations in a trial's history. Runs in the test process.
 
-Nothing is excused but by a declared fault that touched the run, and an overlap only where the first run stood still.
-A run counts as alive as long as it gave signs of it, so whoever is accused of an overlap was seen at work.
+A violation is excused only by a declared fault that touched the run. An overlap is excused only if the first run was
+frozen. A run counts as alive until its last sign of life, so a run that overlaps another was seen at work.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ EARLY = "early"
 DISORDERED = "out of order"
 USURPED = "settled by a non-holder"
 STUCK = "never recovered"
-UNASKED = "run though nobody asked"
+UNASKED = "run without a request"
 MISROUTED = "run by a node that does not route it"
-MISRECORDED = "on record otherwise than it ran"
-DISOBEYED = "not as its options say"
-VACUOUS = "vacuous"
+MISRECORDED = "recorded otherwise than it ran"
+DISOBEYED = "run otherwise than its options say"
+VACUOUS = "proves nothing"
 
 KINDS = (
     LOST,
@@ -55,16 +55,16 @@ KINDS = (
 )
 
 _SAME_MOMENT = 0.05
-"""Seconds by which two clocks of one host may seem to differ when both are read."""
+"""Seconds by which two clocks of one host may seem to differ, because they are not read at the same time."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the judge goes by, all in seconds but `runs`.
+    """The bounds by which a history is judged, in seconds except for `runs`.
 
-    `aftermath`: how long after a fault was healed it may still cut a run off; `awakening`: how long a thawed process
-    may need to learn that it has lost its lease; `recovery`: how long after the last fault all that is due by then may
-    take, besides the runs of a schedule that is behind. A history with fewer than `runs` runs proves nothing.
+    `aftermath`: for how long after its healing a fault may still cut off a run. `awakening`: for how long after its
+    thawing a process may not know yet that it has lost its lease. `recovery`: how long after the last fault the due
+    runs may take, besides the runs of a schedule that is behind. `runs`: a history with fewer runs proves nothing.
     """
 
     aftermath: float = 5.0
@@ -75,7 +75,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class TrialViolation:
-    """One promise that was broken: which (one of `KINDS`), for which key, and how it shows."""
+    """One broken promise: its kind (one of `KINDS`), the key, and the evidence."""
 
     kind: str
     key: str
@@ -87,13 +87,13 @@ class TrialViolation:
 
 @dataclass(frozen=True)
 class HistoryChecker:
-    """Judges one history."""
+    """Finds the violations in one history."""
 
     history: History
     bounds: Bounds = field(default_factory=Bounds)
 
     def violations(self) -> list[TrialViolation]:
-        """Return all that is wrong; nothing, when every promise was kept and the history is worth a verdict."""
+        """Return all violations. The list is empty if every promise was kept, and if the history proves something."""
         found = list(self._vacuous())
         by_key = self.history.by_key()
         for key, every in self.history.schedules.items():
@@ -109,13 +109,13 @@ class HistoryChecker:
         return found
 
     def pending(self) -> bool:
-        """Tell whether something is not done yet that was due when it was calm."""
+        """Return whether a run has not ended that was due when the last fault was healed."""
         by_key = self.history.by_key()
         unrun = (self._unrun(key, every, by_key.get(key, [])) for key, every in self.history.schedules.items())
         return any(True for _ in chain(self._forgotten(by_key), *unrun))
 
     def backlog(self) -> float:
-        """Return how many seconds of work the schedule has before it that is furthest behind when it is calm."""
+        """Return how many seconds of work a schedule had to catch up on, at most, when the last fault was healed."""
         by_key, idle = self.history.by_key(), int(self.history.boot + self.history.idle)
         work = 0.0
         for key, every in self.history.schedules.items():
@@ -124,11 +124,11 @@ class HistoryChecker:
             work = max(work, behind * every.work)
         return work
 
-    # What explains what
+    # Which faults explain what
 
     @cached_property
     def _exits(self) -> Mapping[tuple[str, int], Sequence[float]]:
-        """By node and pid, when runs ended their process, which others may have shared."""
+        """By node and pid, the times at which runs ended their process. The process may have had other runs."""
         found: dict[tuple[str, int], list[float]] = defaultdict(list)
         for run in self.history.runs:
             if run.outcome == EXITED:
@@ -136,9 +136,9 @@ class HistoryChecker:
         return found
 
     def _explained(self, run: RecordedRun, until: float) -> bool:
-        """Tell whether a fault touched the run between its beginning and `until`, and may have cut it off.
+        """Return whether a fault may have cut off the run between its start and `until`.
 
-        So may another run of its process that ended that, by its own record: such a one may be run late.
+        Another run of the same process may have cut it off, too, if that run has recorded that it ends the process.
         """
         return any(run.begin <= moment <= until for moment in self._exits.get((run.node, run.pid), ())) or any(
             fault.excuses
@@ -149,20 +149,20 @@ class HistoryChecker:
         )
 
     def _timed_out(self, run: RecordedRun, until: float) -> bool:
-        """Tell whether the run may have been ended by the time limit of its schedule, while it settled."""
+        """Return whether the time limit of the run's schedule may have ended the run while it was being settled."""
         schedule = self.history.optioned.get(run.key)
         limit = None if schedule is None else schedule.options["timeout"]
         return limit is not None and not run.finished and until >= run.begin + limit
 
     def _frozen(self, run: RecordedRun, moment: float) -> bool:
-        """Tell whether the run's process stood still then, or had only just woken up."""
+        """Return whether the run's process was frozen at `moment`, or had been thawed just before."""
         return any(
             fault.froze and fault.touches(run) and fault.begin <= moment <= fault.until + self.bounds.awakening
             for fault in self.history.faults
         )
 
     def _overslept(self, run: RecordedRun, before: RecordedRun) -> bool:
-        """Tell whether the run was acquired before the one that began earlier, and stood still until now."""
+        """Return whether `run` was acquired before `before`, but then frozen, so that it began later."""
         acquired_first = run.fence is None or before.fence is None or run.fence < before.fence
         return acquired_first and self._frozen(run, run.begin)
 
@@ -171,28 +171,28 @@ class HistoryChecker:
     def _vacuous(self) -> Iterator[TrialViolation]:
         history = self.history
         if len(history.runs) < self.bounds.runs:
-            yield TrialViolation(VACUOUS, "*", f"{len(history.runs)} runs, at least {self.bounds.runs} make a trial")
+            yield TrialViolation(VACUOUS, "*", f"{len(history.runs)} runs; expected at least {self.bounds.runs}")
         if not history.faults:
             yield TrialViolation(VACUOUS, "*", "no fault was declared")
         for fault in history.faults:
             if not any(fault.begin - self.bounds.recovery <= run.begin <= fault.until for run in history.runs):
-                yield TrialViolation(VACUOUS, "*", f"nothing was at work when {fault.kind} began")
+                yield TrialViolation(VACUOUS, "*", f"no run began shortly before or during the fault {fault.kind!r}")
         if history.submissions and not any(task.acknowledged for task in history.submissions.values()):
             yield TrialViolation(VACUOUS, "*", "no submit was acknowledged")
 
     def _required(self, key: str, every: Every, until: int) -> Iterator[int]:
-        """Yield the occurrences up to `until` that must be done: all but those that may have come in a pause."""
+        """Yield the occurrences up to `until` that must have run: all except those that may have come in a pause."""
         actions = self.history.actions_on(key)
         return (due for due in range(every.first, until + 1, every.seconds) if not actions.maybe_paused(due))
 
     def _unrun(self, key: str, every: Every, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
-        """An occurrence that was passed over is lost; the ones at the end are late, up to a bound."""
+        """Find occurrences that were passed over, or not reached in the end, and runs without an occurrence."""
         actions = self.history.actions_on(key)
         complete = {run.occurrence for run in runs if run.end is not None}
         reached = max((due for due in complete if every.has(due)), default=every.first - every.seconds)
         for occurrence in self._required(key, every, reached - 1):
             if occurrence not in complete:
-                yield TrialViolation(LOST, key, f"{occurrence} was never done, though {reached} was")
+                yield TrialViolation(LOST, key, f"{occurrence} never ran, but {reached} did")
         for run in runs:
             if actions.maybe_asked(run):
                 continue
@@ -201,14 +201,16 @@ class HistoryChecker:
             elif actions.surely_paused(run.occurrence):
                 yield TrialViolation(UNASKED, key, f"{run.occurrence} came in a pause")
         for action in actions.unanswered(runs):
-            yield TrialViolation(LOST, key, f"run-now was done at {action.ended:.3f}, and nothing ran")
+            yield TrialViolation(LOST, key, f"run-now succeeded at {action.ended:.3f}, but no run followed")
         idle = int(self.history.boot + self.history.idle)
         if any(due > reached for due in self._required(key, every, idle)):
             behind = self.history.boot + self.history.over - reached
-            yield TrialViolation(STUCK, key, f"it stands at {reached}, {behind:.1f} s before the end")
+            yield TrialViolation(
+                STUCK, key, f"its last occurrence that ran is {reached}, {behind:.1f} s before the end"
+            )
 
     def _forgotten(self, by_key: dict[str, list[RecordedRun]]) -> Iterator[TrialViolation]:
-        """A task whose submit was acknowledged must be done at the end."""
+        """Find acknowledged tasks that were due but have not run."""
         for key, task in self.history.submissions.items():
             idle = self.history.boot + self.history.idle
             if task.acknowledged is None or max(task.run_at, self.history.boot + task.acknowledged) > idle:
@@ -216,7 +218,7 @@ class HistoryChecker:
             runs = by_key.get(key, [])
             if not any(run.end is not None for run in runs):
                 yield TrialViolation(
-                    LOST, key, f"committed at {task.acknowledged:.3f}, never done ({len(runs)} runs begun)"
+                    LOST, key, f"committed at {task.acknowledged:.3f}, but never ran to its end ({len(runs)} runs)"
                 )
 
     def _unasked(self, key: str) -> Iterator[TrialViolation]:
@@ -224,10 +226,13 @@ class HistoryChecker:
         if is_lane(key) and history.optioned:
             return
         if key not in history.schedules and key not in history.submissions and key not in history.optioned:
-            yield TrialViolation(UNASKED, key, "no submitter has tried it")
+            yield TrialViolation(UNASKED, key, "no submitter has submitted it")
 
     def _passed_over(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
-        """The rows of a backfill do one occurrence after another; those of an hourly schedule follow in an hour."""
+        """Find occurrences that rows of a backfill have passed over.
+
+        The rule is hourly, and a row runs its occurrences in order.
+        """
         done = sorted({run.occurrence for run in runs if run.end is not None})
         for before, occurrence in pairwise(done):
             if occurrence != before + 3600:
@@ -264,15 +269,21 @@ class HistoryChecker:
                 yield TrialViolation(DISORDERED, run.key, f"{run.occurrence} was begun after {before.occurrence}")
 
     def _reused(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
-        """Whoever begins later has the greater fence, unless it slept between the two."""
+        """Find runs whose fence is not greater than the fence of the previous run.
+
+        Excuse runs that were frozen in between.
+        """
         for before, run in pairwise(runs):
             if before.fence is None or run.fence is None or run.fence > before.fence:
                 continue
             if run.fence == before.fence or not self._frozen(run, run.begin):
-                yield TrialViolation(DISORDERED, run.key, f"the fence {run.fence} began after {before.fence}")
+                yield TrialViolation(DISORDERED, run.key, f"fence {run.fence} began after fence {before.fence}")
 
     def _repeated(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
-        """Each run but an occurrence's last must have been cut off by a fault, or have failed by itself."""
+        """Find occurrences that ran again without a reason.
+
+        The reason may be a fault that has cut off the previous run, or a previous run that has failed by itself.
+        """
         later: dict[int, RecordedRun] = {}
         for run in reversed(runs):
             again = later.get(run.occurrence)
@@ -284,11 +295,11 @@ class HistoryChecker:
             if run.finished or not self._explained(run, again.begin):
                 what = f"{run.outcome or 'not settled'} in {run.pid} of {run.node!r}, begun {run.begin:.3f}"
                 yield TrialViolation(
-                    DOUBLED, run.key, f"{run.occurrence} again at {again.begin:.3f} after it was {what}"
+                    DOUBLED, run.key, f"{run.occurrence} ran again at {again.begin:.3f}, after it was {what}"
                 )
 
     def _usurped(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
-        """Nobody finishes once a later holder has begun."""
+        """Find runs that finished although a run with a greater fence had begun before."""
         begins = [run.begin for run in runs]
         greatest = list(accumulate((-1 if run.fence is None else run.fence for run in runs), max))
         for run in runs:
@@ -300,23 +311,24 @@ class HistoryChecker:
                 yield TrialViolation(USURPED, run.key, evidence)
 
     def _stored(self, by_key: dict[str, list[RecordedRun]]) -> Iterator[TrialViolation]:
-        """The fence that a finished task keeps is that of whoever finished it, or at least did it."""
+        """Find finished tasks whose stored fence is not the fence of the run that finished them."""
         for key, fence in self.history.fences.items():
             runs = by_key.get(key, [])
             claimed = {run.fence for run in runs if run.finished} or {run.fence for run in runs if run.end is not None}
             surely = any(run.finished for run in runs)
             if fence not in claimed or (surely and len(claimed) > 1):
-                yield TrialViolation(
-                    USURPED, key, f"it was finished with fence {fence}, done by {sorted(map(str, claimed))}"
-                )
+                yield TrialViolation(USURPED, key, f"stored fence {fence}, but it ran with {sorted(map(str, claimed))}")
 
     def _misrecorded(self) -> Iterator[TrialViolation]:
-        """The ledger has what handlers did, under their fences, nothing else, and the audit agrees."""
+        """Find differences between the ledger and the runs of handlers.
+
+        Also yields the violations that psched's audit has found, and broken rules of drawn options.
+        """
         proof = self.history.proof
         if proof is None:
             return
         if not proof.entries:
-            yield TrialViolation(VACUOUS, "*", "nothing is on record")
+            yield TrialViolation(VACUOUS, "*", "the ledger is empty")
         keys = self.history.schedules.keys() | self.history.optioned.keys() | {REFILLED}
         named = (replace(run, key=REFILLED) if is_lane(run.key) else run for run in self.history.runs)
         runs = [run for run in named if run.key in keys]
@@ -325,22 +337,25 @@ class HistoryChecker:
         for (key, occurrence, fence), count in recorded.items():
             if (key, occurrence, fence) not in done or count > 1:
                 yield TrialViolation(
-                    MISRECORDED, key, f"{occurrence} under {fence} is on record {count} times, done or not"
+                    MISRECORDED, key, f"{occurrence} with fence {fence} is recorded {count} times, or has not run"
                 )
         for run in runs:
             if run.finished and (run.key, run.occurrence, run.fence) not in recorded:
-                yield TrialViolation(MISRECORDED, run.key, f"{run.occurrence} was finished under {run.fence}: no entry")
+                yield TrialViolation(
+                    MISRECORDED, run.key, f"{run.occurrence} was finished with fence {run.fence}, but has no entry"
+                )
         yield from (TrialViolation(MISRECORDED, key, f"psched audit: {what}") for key, what in proof.complaints)
         broken = faults_of(self.history.optioned, proof.settled, proof.changes)
         yield from (TrialViolation(DISOBEYED, key, what) for key, what in broken)
 
 
 def recoveries(history: History, late: float = 1.0, idle: float = 3.0) -> dict[str, list[float]]:
-    """Return for each kind of fault how many seconds after each healing the last run began late by more than `late`.
+    """Return, for each kind of fault, how many seconds after each healing the last late run began.
 
-    0.0: nothing was late any more. It is over when nothing was late for `calm` seconds: what comes then is the
-    machine's doing. Only for faults that no other one overlaps, up to the next one's beginning. The schedules that fire
-    most often tell: the others may be in each other's way without any fault.
+    A run is late if it began more than `late` seconds after its time. 0.0: no run was late after the healing. The
+    recovery is over if no late run begins for `idle` seconds, because later lateness is caused by the machine. Only
+    faults that overlap no earlier fault are measured, up to the beginning of the next fault. Only the schedules with
+    the shortest interval are used, because the others may delay each other even without faults.
     """
     found: dict[str, list[float]] = {}
     faults = sorted(history.faults, key=lambda fault: fault.begin)

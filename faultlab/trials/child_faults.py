@@ -1,4 +1,7 @@
-"""Faults of single workers: they are killed, freeze, run out of something or end themselves. In the test process."""
+"""Faults of single workers: they are killed, freeze, run out of a resource, or end themselves.
+
+Runs in the test process.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ import psutil
 from faultlab.trials.fault import TrialFault
 
 _ROOM = 1 << 20
-"""Bytes of address space that a worker has left when its memory is limited."""
+"""Bytes of address space that a worker may still allocate when its memory is limited."""
 
 
 class ChildFault(TrialFault):
-    """Strikes workers, whichever node they are of."""
+    """A fault of workers, of any node."""
 
     subject = "child"
 
     def some_worker(self) -> psutil.Process | None:
-        """Return a worker, and note that it is touched; None when there is none just now."""
+        """Return a worker, and record that the fault touches it; None if no worker runs now."""
         workers = [worker for node in self.environment.nodes.values() for worker in node.workers()]
         if not workers:
             return None
@@ -31,7 +34,7 @@ class ChildFault(TrialFault):
 
 
 class Kill(ChildFault):
-    """kill -9, one worker after the other."""
+    """SIGKILL for one worker after another."""
 
     kind = "child: kill -9"
 
@@ -45,7 +48,7 @@ class Kill(ChildFault):
 
 
 class Freeze(ChildFault):
-    """SIGSTOP until after the lease, then SIGCONT, if there is anybody left to continue."""
+    """SIGSTOP until the lease has ended, then SIGCONT, if the process still exists."""
 
     kind = "child: SIGSTOP past the lease"
     lasts = (9.0, 11.0)
@@ -64,7 +67,7 @@ class Freeze(ChildFault):
 
 
 class _Limited(ChildFault):
-    """A resource of a living worker is limited to what it has, and a little."""
+    """Limits a resource of a worker to what the worker uses now, and a little more."""
 
     what: ClassVar[int]
 
@@ -76,7 +79,7 @@ class _Limited(ChildFault):
                 self.worker.rlimit(self.what, (self.present(self.worker), self.before[1]))
 
     def present(self, worker: psutil.Process) -> int:
-        """Return what the limit is to be."""
+        """Return the limit to set."""
         raise NotImplementedError
 
     def heal(self) -> None:
@@ -86,7 +89,7 @@ class _Limited(ChildFault):
 
 
 class Memory(_Limited):
-    """No more memory."""
+    """A worker gets no more memory."""
 
     kind = "child: out of memory"
     what = resource.RLIMIT_AS
@@ -96,7 +99,7 @@ class Memory(_Limited):
 
 
 class Descriptors(_Limited):
-    """No more descriptors."""
+    """A worker gets no more file descriptors."""
 
     kind = "child: out of descriptors"
     what = resource.RLIMIT_NOFILE
@@ -106,7 +109,7 @@ class Descriptors(_Limited):
 
 
 class Misdeeds(ChildFault):
-    """Handlers that end their worker, leave processes behind, or raise. What else their worker ran is cut off, too."""
+    """Handlers that end their worker, leave processes behind, or raise. The worker's other runs are cut off, too."""
 
     kind = "child: os._exit, forks, exceptions"
 
@@ -119,6 +122,6 @@ class Misdeeds(ChildFault):
 
 @contextlib.contextmanager
 def _gone() -> Iterator[None]:
-    """Do nothing when the process has ended meanwhile."""
+    """Ignore that the process has ended in the meantime."""
     with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
         yield

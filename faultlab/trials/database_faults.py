@@ -1,4 +1,4 @@
-"""Faults of the database server, and of other users of it. In the test process."""
+"""Faults of the database server, and of its other users. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = list(SECOND_BY_SECOND)
 
 
 class DatabaseFault(TrialFault):
-    """Strikes the server, and so everybody."""
+    """A fault of the server, which touches all nodes."""
 
     subject = "database"
     stores = _SERVERS
@@ -31,17 +31,17 @@ class DatabaseFault(TrialFault):
 
     @property
     def server(self) -> Server:
-        """The server."""
+        """The database server."""
         assert self.environment.server is not None
         return self.environment.server
 
     def strike(self, server: Server) -> None:
-        """Do it."""
+        """Begin the fault."""
         raise NotImplementedError
 
 
 class KillServer(DatabaseFault):
-    """kill -9, and started again."""
+    """The server is killed by SIGKILL, and started again."""
 
     kind = "database: kill -9"
     lasts = (0.5, 3.0)
@@ -54,14 +54,14 @@ class KillServer(DatabaseFault):
 
 
 class StopServer(DatabaseFault):
-    """Stopped in good order, and started again."""
+    """The server is stopped in an orderly way, and started again."""
 
     kind = "database: restarted"
     lasts = (0.5, 3.0)
 
     def strike(self, server: Server) -> None:
         if self.environment.store == "postgresql":
-            os.kill(server.pid, signal.SIGINT)  # do not wait for the sessions' end
+            os.kill(server.pid, signal.SIGINT)  # the server then does not wait for the end of sessions
         server.stop()
 
     def heal(self) -> None:
@@ -69,14 +69,14 @@ class StopServer(DatabaseFault):
 
 
 class Away(StopServer):
-    """Away for longer than any lease lasts."""
+    """The server is stopped for longer than leases last."""
 
     kind = "database: away for longer than the leases"
     lasts = (10.0, 15.0)
 
 
 class FreezeServer(DatabaseFault):
-    """All its processes stand still: connections stay open, and nothing answers."""
+    """All processes of the server are frozen: connections stay open, but nothing answers."""
 
     kind = "database: frozen"
     lasts = (3.0, 12.0)
@@ -102,7 +102,7 @@ class EndSessions(DatabaseFault):
 
 
 class ReadOnly(DatabaseFault):
-    """It refuses to write, as a demoted primary does."""
+    """The server refuses all writes, as a demoted primary does."""
 
     kind = "database: read-only"
     lasts = (3.0, 10.0)
@@ -115,7 +115,7 @@ class ReadOnly(DatabaseFault):
 
 
 class Taken(DatabaseFault):
-    """All connections are used up."""
+    """All connections are in use."""
 
     kind = "database: no connection left"
     lasts = (3.0, 8.0)
@@ -129,7 +129,7 @@ class Taken(DatabaseFault):
 
 
 class Deadlocks(DatabaseFault):
-    """Other clients change two rows at a time, some in one order and some in the other."""
+    """Other clients change several rows in each transaction, some in one order and some in the opposite order."""
 
     kind = "database: deadlocks with other clients"
     stores = frozenset({"mariadb", "postgresql"})
@@ -156,14 +156,15 @@ class Deadlocks(DatabaseFault):
         )
         delay = schedules.c["delay_ms" if self.environment.type == "rdb" else "delay"]
         while not self.over.wait(0.05):
-            with contextlib.suppress(sa.exc.DBAPIError), self.engine.begin() as connection:  # a victim, or disconnected
+            # An error means that this client was a deadlock's victim, or was disconnected.
+            with contextlib.suppress(sa.exc.DBAPIError), self.engine.begin() as connection:
                 for key in keys:
                     row = schedules.c[self.environment.key_column] == key
                     connection.execute(schedules.update().where(row).values({delay.name: delay}))
 
 
 class Locked(TrialFault):
-    """Another client holds a lock on all tables, mostly for longer than the leases last."""
+    """Another client locks all tables, mostly for longer than leases last."""
 
     kind = "database: tables locked by another client"
     subject = "database"

@@ -1,4 +1,4 @@
-"""The disk of the database is full. In the test process."""
+"""The disk of the database is full. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from faultlab.trials.fault import TrialFault
 from psched.clock import boottime
 
 _UNDECIDED = 30.0
-"""Seconds in which a server has either come to itself again or ended."""
+"""Seconds in which a server either writes again or ends."""
 
 
 class DiskFull(TrialFault):
-    """No space is left for the database, nor for its log; later there is, and a server that has died is started."""
+    """The database and its log have no space left.
+
+    At the healing there is space, and a server that has died is started.
+    """
 
     kind = "database: disk full"
     subject = "database"
@@ -35,14 +38,17 @@ class DiskFull(TrialFault):
         self.disk.free()
         server = self.environment.server
         if server is not None and not self._comes_to_itself(server):
-            print(f"{server.name} has died of its full disk", file=sys.stderr)
+            print(f"{server.name} has ended because its disk was full", file=sys.stderr)
             server.kill()
             server.start()
 
     def _comes_to_itself(self, server: Server) -> bool:
-        """Wait until the server writes again, or has ended: one that dies of a full disk does so only after a while."""
+        """Wait until the server writes again (return True) or has ended (return False).
+
+        A server may end only after a while.
+        """
         deadline = boottime() + _UNDECIDED
-        while len(server.processes) > 1:  # its wrapper is one
+        while len(server.processes) > 1:  # one of the processes is the wrapper
             try:
                 self.environment.server_control.write()
                 return True

@@ -1,4 +1,4 @@
-"""The environment of a trial: a database, and masters, each behind a proxy of its own. In the test process."""
+"""The environment of a trial: a database, and masters, each with its own proxy. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ STORES: dict[str, type[Server] | None] = {
     "postgresql-pair": Pair,
 }
 ALONE = frozenset({"sqlite", "mariadb", "postgresql", "redis"})
-"""Those that are on one server, or none."""
+"""The stores that use one server, or no server."""
 ALIVE_TIME = 8.0
-"""Seconds a lease lasts in a trial: a lot longer than a transaction takes where each request takes half a second."""
+"""Seconds of a lease in a trial: much longer than a transaction with requests that each take half a second."""
 
 _CONFIG: dict[str, Any] = {
     "app": "handlers:Handlers",
@@ -69,27 +69,27 @@ _CONFIG: dict[str, Any] = {
     "pid_file": "psched.pid",
 }
 _COMPAT: dict[str, Any] = {"schedules": {"table": TABLES[0], "ledger": "psched_trial"}}
-"""What `rdb_compat` has besides: without it no ledger is kept there."""
+"""Additional settings for `rdb_compat`, which keeps a ledger only with this key."""
 Schedules = Mapping[str, tuple[int, dict[str, Any]]]
-"""By key, every how many seconds it fires and what its data is."""
+"""For each key, the seconds between two occurrences, and the data."""
 SECOND_BY_SECOND: Schedules = {
     f"second-{number}": (1, {"seconds": number / 40, "together": number % 2 == 0}) for number in range(6)
 }
 OF_ONE_NODE: Schedules = {f"{ONLY}{name}": (2, {"seconds": 0.05}) for name in "ab"}
-"""Each of a type that one node routes, and no other."""
+"""Schedules with types of their own. Each of these types is routed by one node only."""
 OPERATED: Schedules = {f"operated-{number}": (5, {"seconds": 0.05, "together": number == 0}) for number in range(3)}
-"""What an operator pauses, resumes and runs besides."""
+"""Schedules that an operator pauses, resumes and runs."""
 SHORT: Schedules = {**SECOND_BY_SECOND, **OF_ONE_NODE, **OPERATED}
 SCHEDULES: Schedules = {
     **SHORT,
     "long": (20, {"seconds": 10.0}),
     "stubborn": (30, {"seconds": 14.0, "stubborn": True}),
 }
-"""Two of them outlast their lease each time."""
+"""All schedules. The runs of two of them (`long` and `stubborn`) take longer than a lease."""
 
 
 class TrialEnvironment:
-    """A context: entered, the server is up, the tables are made, the schedules added and the masters started."""
+    """A context manager. Within the context, the server and the masters run, and the tables and schedules exist."""
 
     def __init__(
         self,
@@ -102,7 +102,10 @@ class TrialEnvironment:
         small_disk: bool = False,
         seed: int | None = None,
     ) -> None:
-        """`small_disk`: the database is on a disk of its own, `disk`. `seed`: draws further schedules."""
+        """`small_disk`: the database is on its own small disk, `disk`.
+
+        `seed`: adds schedules whose options this seed draws.
+        """
         self.optioned: dict[str, Optioned] = {}
         self._drawn = {} if seed is None or type_ == "rdb_compat" else draw(seed)
         self.store = store
@@ -143,40 +146,40 @@ class TrialEnvironment:
         self._stack.close()
 
     def begin(self) -> None:
-        """Start all masters and wait until their workers are up."""
+        """Start all masters, and wait until their workers are up."""
         for node in self.nodes.values():
             node.start()
         for node in self.nodes.values():
             node.daemon.wait_for((node.daemon.folder / "ready").exists, STARTS_WITHIN)
 
     def url(self, proxy: Proxy | None = None) -> str:
-        """Return the URL of the database, through a proxy if given."""
+        """Return the URL of the database, by way of a proxy if given."""
         if self.server is None:
             return f"sqlite:///{self.file}"
         return self.server.url(self.database, None if proxy is None else proxy.port)
 
     @property
     def file(self) -> Path:
-        """SQLite's file."""
+        """The file of the SQLite database."""
         return (self.folder if self.disk is None else self.disk.path) / "psched.db"
 
     @property
     def key_column(self) -> str:
-        """How the key's column is called, in SQL."""
+        """The name of the column with the key."""
         return "id" if self.type == "rdb_compat" else "key"
 
     @property
     def operated(self) -> list[str]:
-        """The schedules that an operator works on; none where schedules cannot be paused."""
+        """The keys of the schedules that an operator changes; empty if the store's schedules cannot be paused."""
         return [] if self.type == "rdb_compat" else [key for key in self.schedules if key in OPERATED]
 
     @property
     def longest(self) -> float:
-        """For how many seconds the longest run works."""
+        """The number of seconds that the longest run takes."""
         return max(float(data["seconds"]) for _, data in self._wanted.values())
 
     def stored_fences(self) -> dict[str, int]:
-        """Return with which fence each finished task was settled, as the table says; nothing where it can't be told."""
+        """Return the stored fence of each finished task; empty if the table has no fences."""
         if self.type != "rdb":
             return {}
         engine = direct_engine(self)
@@ -187,9 +190,9 @@ class TrialEnvironment:
         return fences
 
     def proof(self, until: float) -> RecordsOfPsched | None:
-        """Return what is on record of the schedules, and what psched's own audit says of the time `until` then.
+        """Return psched's records of the schedules, and what psched's audit finds up to `until` (unix seconds).
 
-        Unix seconds. None without a ledger.
+        None if the store keeps no ledger.
         """
         with next(iter(self.nodes.values())).daemon.schedules() as schedules:
             store = schedules.store
@@ -222,9 +225,9 @@ class TrialEnvironment:
             return RecordsOfPsched(entries, complaints, settled, changes)
 
     def has_due_options(self, until: float) -> bool:
-        """Return whether a schedule with drawn options has yet to run what was due at `until` (unix seconds).
+        """Return whether a schedule with drawn options still has to run an occurrence due at `until` (unix seconds).
 
-        Or the backfill has a run in progress.
+        Also True while the backfill has occurrences left.
         """
         with next(iter(self.nodes.values())).daemon.schedules() as schedules:
             if self.has_backfill and any(each.left for each in schedules.backfills.list(REFILLED)):
@@ -234,11 +237,11 @@ class TrialEnvironment:
 
     @property
     def has_backfill(self) -> bool:
-        """Whether a backfill runs; it is longer than any trial."""
+        """Whether there is a backfill. It has more occurrences than any trial runs."""
         return bool(self._drawn)
 
     def end_backfill(self) -> None:
-        """Let the backfill begin no further run."""
+        """Cancel the backfill, so that it begins no more runs."""
         if self.has_backfill:
             self.collection.backfills.cancel(REFILLED)
 
@@ -302,7 +305,7 @@ class TrialEnvironment:
 
 
 def direct_engine(environment: TrialEnvironment) -> sa.Engine:
-    """Return an engine that knows nothing of psched, on the environment's database, past the proxies."""
+    """Return an engine that connects to the environment's database directly, without psched and without a proxy."""
     url = sa.make_url(environment.url())
     isolation = "SERIALIZABLE" if environment.server is None else "READ COMMITTED"
     return sa.create_engine(url.set(drivername=DRIVERS[url.get_backend_name()]), isolation_level=isolation)

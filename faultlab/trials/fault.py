@@ -1,4 +1,4 @@
-"""Base class of faults: a fault begins, may go on, and is healed. In the test process."""
+"""The base class of faults: a fault begins, may go on, and is healed. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from psched.clock import boottime
 
 
 class TrialFault:
-    """One fault, to be begun and healed once. The class says what kind it is, the seed whom it strikes."""
+    """One fault, which begins once and is healed once.
+
+    The class decides the kind of fault; the seed decides what it touches.
+    """
 
     kind: ClassVar[str]
     subject: ClassVar[str]
-    """What it strikes: of one subject there is one fault at a time."""
+    """The kind of thing that the fault touches. At any time, a subject has at most one fault."""
     lasts: ClassVar[tuple[float, float]] = (2.0, 6.0)
-    """Seconds between beginning and healing, from and to."""
+    """The minimum and the maximum number of seconds from beginning to healing."""
     stores: ClassVar[frozenset[str]] = frozenset(STORES)
-    """The stores that it can happen to."""
+    """The stores to which the fault can happen."""
     excuses: ClassVar[bool] = True
-    """Whether a run that it touches may be cut off, or lose its lease."""
+    """Whether the fault may cut off runs that it touches, or let them lose their lease."""
     froze: ClassVar[bool] = False
-    """Whether the processes that it touches stand still meanwhile."""
+    """Whether the processes that the fault touches are frozen until the healing."""
 
     def __init__(self, environment: TrialEnvironment, submitter: Submitter, rng: random.Random) -> None:
         self.environment = environment
@@ -36,27 +39,27 @@ class TrialFault:
         self._begun = boottime()
 
     def begin(self) -> None:
-        """Do it."""
+        """Begin the fault."""
         raise NotImplementedError
 
     def go_on(self) -> None:
-        """Do it again, if it is something that goes on; called a few times a second."""
+        """Continue the fault. Called a few times a second; does nothing if the fault continues by itself."""
 
     def heal(self) -> None:
-        """Undo it."""
+        """End the fault."""
 
     def declare(self, until: float) -> Declared:
-        """Say what was done, when it was healed at `until` (boottime seconds)."""
+        """Return the record of the fault, which was healed at `until` (boottime seconds)."""
         nodes, pids = frozenset(self.nodes), frozenset(self.pids)
         return Declared(self.kind, self._begun, until, nodes, pids, self.excuses, self.froze)
 
     def some_node(self) -> TrialNode:
-        """Return a node, and note that it is touched."""
+        """Return a node, and record that the fault touches it."""
         node = self.rng.choice(list(self.environment.nodes.values()))
         self.nodes.add(node.name)
         return node
 
     def all_nodes(self) -> list[TrialNode]:
-        """Return all nodes, and note that they are touched."""
+        """Return all nodes, and record that the fault touches them."""
         self.nodes.update(self.environment.nodes)
         return list(self.environment.nodes.values())

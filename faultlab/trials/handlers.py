@@ -1,6 +1,6 @@
-"""The application of trials: handlers that record their runs, and misbehave as their data says. In children.
+"""The handlers of trials, which record their runs, and misbehave as their data says. Runs in children.
 
-They record to a descriptor that is opened before anything goes wrong, a whole line at a time.
+The handlers write whole lines to a descriptor that is opened before the first fault.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _RECORDS = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
 
 
 class Work(Base):
-    """Works for as long as its data says, giving signs of life, and finishes, or leaves that for later, `together`.
+    """Works for the `seconds` in its data, records signs of life, and finishes the task.
 
-    It heeds no `kill` if it is `stubborn`.
+    `together`: the run is settled together with others. `stubborn`: the handler ignores requests to stop.
     """
 
     def run(self) -> None:
@@ -40,7 +40,7 @@ class Work(Base):
         self.settle()
 
     def work(self) -> None:
-        """Work, and leave off when asked to stop."""
+        """Work, but end early if the run is asked to stop."""
         end = boottime() + self.task.data.get("seconds", 0)
         while (left := end - boottime()) > 0:
             time.sleep(min(left, SIGN_EVERY))
@@ -49,7 +49,10 @@ class Work(Base):
                 raise self.task.stop_reason
 
     def settle(self) -> None:
-        """Finish, and record what came of it; nobody is told what comes of those that are finished together."""
+        """Finish the task, and record the outcome.
+
+        The outcome of a run that is settled together with others is not recorded.
+        """
         if self.task.data.get("together"):
             self.task.conclude()
             return
@@ -66,7 +69,7 @@ class Work(Base):
         os.write(_RECORDS, json.dumps(line).encode() + b"\n")
 
     def first_time(self) -> bool:
-        """Tell whether this is the first run of its key, also where attempts are not counted."""
+        """Return whether this is the first run of its key. Works even if the store does not count attempts."""
         mark = FILE.parent / f"{self.task.key}.mark"
         try:
             mark.touch(exist_ok=False)
@@ -94,7 +97,7 @@ class Exit(Work):
 
 
 class Bomb(Work):
-    """At its first run it leaves a dozen processes behind, which heed nothing, and then its own."""
+    """At its first run, leaves a dozen sleeping processes behind, and ends its own process."""
 
     def work(self) -> None:
         if not self.first_time():
@@ -108,7 +111,10 @@ class Bomb(Work):
 
 
 class Moody(Work):
-    """Fails at each attempt of every `fails`-th occurrence, as its data says, and when its time limit ends it."""
+    """Fails at each attempt of certain occurrences: about one in `fails` (in its data).
+
+    Also fails at its time limit.
+    """
 
     def work(self) -> None:
         fails = self.task.data.get("fails")
@@ -122,7 +128,7 @@ class Moody(Work):
 
 
 class Handlers(Dispatch):
-    """Each by its name in small letters, and what only this node does."""
+    """Routes each type to the handler class with this name in lower case. Also routes the type of this node only."""
 
     routes: ClassVar = {
         f"only-{NODE}": Work,

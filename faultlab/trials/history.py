@@ -1,7 +1,7 @@
-"""The history of one trial: what handlers and submitters recorded, and which faults were declared.
+"""The history of one trial: the records of handlers, submitters and operators, and the declared faults.
 
-All times are boottime seconds, which nothing in a trial shifts; only occurrences and `run_at` are unix seconds. In the
-test process; the writers are `handlers` (children) and `submitter`.
+All times are boottime seconds, because no fault changes this clock. Only occurrences and `run_at` are unix seconds.
+Used in the test process; the records are written by `handlers` (children), `submitter` and `schedule_operator`.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from faultlab.trials.optioned_schedules import Changed, Optioned, Settled
 from tests.daemon.harness import read_lines
 
 SETTLED = frozenset({"finished", "IdempotentAlreadyFinishedError"})
-"""Outcomes that say that this very run has finished its occurrence."""
+"""Outcomes of a run that has itself finished its occurrence."""
 EXITED = "exited"
 BY_ITSELF = frozenset({"raised", EXITED})
-"""Outcomes that say that the handler failed of its own will: it runs again without anybody's fault."""
+"""Outcomes of a handler that has failed on its own, as its data says. Such a run is repeated without any fault."""
 PAUSE = "pause"
 RESUME = "resume"
 RUN_NOW = "run-now"
 MODIFY = "modify"
 _SLACK = 1.0
-"""Seconds by which an action may have taken effect before it was tried, or after it was done: clocks are rounded."""
+"""Seconds by which the effect of an action may seem to come before its first try or after its end. Clocks are rounded.
+"""
 ONLY = "only-"
-"""Keys and types that begin so are one node's, whose name follows."""
+"""The beginning of keys and types that only one node routes. The name of the node follows."""
 
 
 REFILLED = "refilled"
-"""The schedule of which a backfill runs the past."""
+"""The key of the schedule that has a backfill."""
 _LANES = f"backfill:{REFILLED}:"
-"""The keys of the rows of that backfill begin so."""
+"""The beginning of the keys of the backfill's rows."""
 
 
 def is_lane(key: str) -> bool:
-    """Return whether this is a row of the backfill, which runs one occurrence after another."""
+    """Return whether this is the key of a row of the backfill, which runs one occurrence after another."""
     return key.startswith(_LANES)
 
 
 def only_node(key: str) -> str | None:
-    """Return which node alone may run this key; None: any."""
+    """Return the name of the only node that may run this key; None if all nodes may."""
     return key.removeprefix(ONLY).split("-")[0] if key.startswith(ONLY) else None
 
 
@@ -52,8 +53,8 @@ def only_node(key: str) -> str | None:
 class RecordedRun:
     """One run, as its handler recorded it.
 
-    `seen` is its last sign of life at work, `end` when its work was done and it was about to settle (None: cut off).
-    `outcome`: what settling came to, "finished" or the name of an exception; None when nothing was recorded of it.
+    `seen`: the last sign of life. `end`: when the work was done, before the run was settled; None if the run was cut
+    off. `outcome`: the recorded outcome, "finished” or the name of an exception; None if none was recorded.
     """
 
     key: str
@@ -68,13 +69,16 @@ class RecordedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether it has settled its occurrence for good."""
+        """Whether this run has finished its occurrence."""
         return self.outcome in SETTLED
 
 
 @dataclass(frozen=True)
 class RecordedSubmission:
-    """One key that a submitter tried: when it was to run, and whether it was told that this is committed."""
+    """One key that a submitter tried to submit.
+
+    `acknowledged`: when the submitter was told that the task is committed; None if never.
+    """
 
     run_at: float
     acknowledged: float | None = None
@@ -82,10 +86,10 @@ class RecordedSubmission:
 
 @dataclass(frozen=True)
 class Declared:
-    """A fault as it was done, from `begin` until it was healed, to all processes of `nodes` and to these `pids`.
+    """A fault that happened from `begin` to `until` to all processes of `nodes`, and to the processes `pids`.
 
-    `excuses` says whether a run that it touches may be cut off or lose its lease, and so be run again; `froze` whether
-    the processes stood still, so that they cannot have known what happened meanwhile.
+    `excuses`: whether the fault may cut off runs that it touches, or let them lose their lease, so that they run again.
+    `froze`: whether the processes were frozen, and so could not know what happened in this time.
     """
 
     kind: str
@@ -97,28 +101,31 @@ class Declared:
     froze: bool = False
 
     def touches(self, run: RecordedRun) -> bool:
-        """Tell whether the run was in one of the processes concerned."""
+        """Return whether the fault touches the process of this run."""
         return run.node in self.nodes or run.pid in self.pids
 
 
 @dataclass(frozen=True)
 class Every:
-    """A schedule that was added: an occurrence each `seconds`, the first at `first` (unix seconds); `work` s each."""
+    """A schedule with an occurrence every `seconds`, from `first` (unix seconds) on.
+
+    `work`: seconds that a run takes.
+    """
 
     first: int
     seconds: int
     work: float = 0.0
 
     def has(self, occurrence: int) -> bool:
-        """Tell whether the rule of the schedule has this occurrence."""
+        """Return whether the schedule has this occurrence."""
         return occurrence >= self.first and (occurrence - self.first) % self.seconds == 0
 
 
 @dataclass(frozen=True)
 class Action:
-    """What an operator did to a schedule: one of the verbs, from when it was first tried until its end.
+    """An operator's action on a schedule, from its first try until its end.
 
-    `done`: whether psched said so. Otherwise it may have been done, or not.
+    `done`: whether psched confirmed the action. Otherwise it may or may not have been done.
     """
 
     key: str
@@ -130,14 +137,14 @@ class Action:
 
 @dataclass(frozen=True)
 class Actions:
-    """What operators did to one schedule, in their order. `boot`: the true unix time at boottime 0."""
+    """The actions of operators on one schedule, in order. `boot`: the true unix time at boottime 0."""
 
     actions: Sequence[Action]
     boot: float
 
     @cached_property
     def _pauses(self) -> list[tuple[Action, Action | None]]:
-        """Each pause with the `resume` that ended it."""
+        """Each pause, with the `resume` that ended it; None if the pause has not ended."""
         pauses: list[tuple[Action, Action | None]] = []
         begun: Action | None = None
         for action in self.actions:
@@ -149,7 +156,7 @@ class Actions:
         return pauses if begun is None else [*pauses, (begun, None)]
 
     def maybe_paused(self, occurrence: int) -> bool:
-        """Tell whether the schedule may have been paused when this occurrence came."""
+        """Return whether the schedule may have been paused at the time of this occurrence."""
         moment = occurrence - self.boot
         return any(
             begun.tried - _SLACK <= moment and (ended is None or moment <= ended.ended + _SLACK)
@@ -157,7 +164,7 @@ class Actions:
         )
 
     def surely_paused(self, occurrence: int) -> bool:
-        """Tell whether the schedule was paused when this occurrence came."""
+        """Return whether the schedule was certainly paused at the time of this occurrence."""
         moment = occurrence - self.boot
         return any(
             begun.done and begun.ended + _SLACK < moment and (ended is None or moment < ended.tried - _SLACK)
@@ -165,7 +172,7 @@ class Actions:
         )
 
     def maybe_asked(self, run: RecordedRun) -> bool:
-        """Tell whether a run may have been asked for by `run-now`, as an extra one or for what had come in a pause."""
+        """Return whether `run-now` may have caused this run: as an extra run, or for an occurrence from a pause."""
         moment = run.occurrence - self.boot
         return any(
             action.tried <= run.begin
@@ -175,7 +182,7 @@ class Actions:
         )
 
     def unanswered(self, runs: Sequence[RecordedRun]) -> Iterator[Action]:
-        """Yield each `run-now` that was done, and of which no run came to its end."""
+        """Yield each `run-now` that was done, but caused no run that came to its end."""
         for action in self._extras:
             if action.done and not any(
                 run.end is not None
@@ -192,7 +199,7 @@ class Actions:
 
 @dataclass(frozen=True)
 class Recorded:
-    """One entry of the ledger: the occurrence that is settled, and under which fence, where stores have one."""
+    """One entry of the ledger: a finished occurrence. `fence`: None if the store has no fences."""
 
     key: str
     occurrence: int
@@ -201,7 +208,10 @@ class Recorded:
 
 @dataclass(frozen=True)
 class RecordsOfPsched:
-    """What psched has on record at the end, and by schedule what its audit has to complain of."""
+    """What psched has recorded at the end of the trial.
+
+    `complaints`: pairs of a key and a violation that the audit found.
+    """
 
     entries: Sequence[Recorded]
     complaints: Sequence[tuple[str, str]] = ()
@@ -211,12 +221,12 @@ class RecordsOfPsched:
 
 @dataclass(frozen=True)
 class History:
-    """All of one trial.
+    """Everything that is known about one trial.
 
-    `boot`: the true unix time at boottime 0; `calm`: when the last fault was healed; `over`: when the masters were told
-    to stop, all that was due when it was calm being done, or patience at its end.
-    `fences`: for each finished task the fence that is stored with it, where a store has one. `proof`: None where no
-    ledger is kept. `optioned`: the schedules with drawn options, besides `schedules`.
+    `boot`: the true unix time at boottime 0. `idle`: when the last fault was healed. `over`: when the masters were told
+    to stop, because all runs due at `idle` had ended, or after the maximum wait. `fences`: the stored fence of each
+    finished task, if the store has fences. `proof`: None if the store keeps no ledger. `optioned`: the schedules with
+    drawn options, which are not in `schedules`.
     """
 
     runs: Sequence[RecordedRun]
@@ -232,14 +242,14 @@ class History:
     optioned: Mapping[str, Optioned] = field(default_factory=dict)
 
     def by_key(self) -> dict[str, list[RecordedRun]]:
-        """Return the runs of each key in the order in which they began."""
+        """Return the runs of each key, in the order in which they began."""
         found: dict[str, list[RecordedRun]] = defaultdict(list)
         for run in sorted(self.runs, key=lambda run: run.begin):
             found[run.key].append(run)
         return found
 
     def actions_on(self, key: str) -> Actions:
-        """Return what operators did to a schedule."""
+        """Return the actions of operators on a schedule."""
         return self._actions.get(key) or Actions((), self.boot)
 
     @cached_property
@@ -250,12 +260,12 @@ class History:
         return {key: Actions(actions, self.boot) for key, actions in found.items()}
 
     def late(self, run: RecordedRun) -> float:
-        """Return how many seconds after its time a run began; negative: it was early."""
+        """Return how many seconds after its occurrence the run began; negative if it began early."""
         return self.boot + run.begin - run.occurrence
 
 
 def read_runs(path: Path) -> list[RecordedRun]:
-    """Return the runs of the handlers' records, in the order in which they began."""
+    """Return the recorded runs, in the order in which they began."""
     runs: dict[str, dict[str, Any]] = {}
     for line in read_lines(path):
         run = runs.setdefault(line["run"], {})
@@ -272,7 +282,7 @@ def read_runs(path: Path) -> list[RecordedRun]:
 
 
 def read_submissions(paths: Iterable[Path]) -> dict[str, RecordedSubmission]:
-    """Return what submitters tried, by key, from their records."""
+    """Return, by key, the submissions that submitters recorded."""
     found: dict[str, RecordedSubmission] = {}
     for path in paths:
         for line in read_lines(path):
@@ -283,16 +293,16 @@ def read_submissions(paths: Iterable[Path]) -> dict[str, RecordedSubmission]:
 
 
 def read_actions(path: Path) -> list[Action]:
-    """Return what operators did, from their records."""
+    """Return the actions that operators recorded."""
     return [Action(**line) for line in read_lines(path)]
 
 
 def write_faults(path: Path, faults: Iterable[Declared]) -> None:
-    """Write what was declared beside the records, a line for each fault, so that a kept trial can be looked into."""
+    """Write the declared faults to a file, a line for each, for the analysis of trials that are kept."""
     lines = [{**asdict(fault), "nodes": sorted(fault.nodes), "pids": sorted(fault.pids)} for fault in faults]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def read_faults(path: Path) -> list[Declared]:
-    """Return what `write_faults` wrote."""
+    """Return the faults in a file that `write_faults` wrote."""
     return [Declared(**line) for line in read_lines(path)]

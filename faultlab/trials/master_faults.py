@@ -1,4 +1,4 @@
-"""Faults of masters and of whole hosts, their clocks included. In the test process."""
+"""Faults of masters, of whole hosts, and of the hosts' clocks. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tests.daemon.harness import wait_for
 
 
 class MasterFault(TrialFault):
-    """Strikes one master."""
+    """A fault of one master."""
 
     subject = "master"
 
     def begin(self) -> None:
         self.node = self.some_node()
-        self.node.wait_until_there()  # one that was just started cannot be told anything yet
+        self.node.wait_until_there()  # a master that is starting does not react to signals yet
         self.strike(self.node)
 
     def strike(self, node: TrialNode) -> None:
-        """Do it to this node."""
+        """Begin the fault at this node."""
         raise NotImplementedError
 
 
 class KillMaster(MasterFault):
-    """kill -9 of the master; its children are left to themselves. A new one is started later."""
+    """The master is killed by SIGKILL. Its children stop by themselves. A new master is started at the healing."""
 
     kind = "master: kill -9"
 
@@ -44,7 +44,7 @@ class KillMaster(MasterFault):
 
 
 class FreezeHost(MasterFault):
-    """SIGSTOP of a master and all below it until after their leases, then SIGCONT."""
+    """SIGSTOP for a master and its descendants until their leases have ended, then SIGCONT."""
 
     kind = "host: frozen past the lease"
     lasts = (10.0, 13.0)
@@ -61,7 +61,7 @@ class FreezeHost(MasterFault):
 
 
 class FreezeMaster(MasterFault):
-    """SIGSTOP of the master alone: its children need nobody."""
+    """SIGSTOP for the master only. Its children continue to work."""
 
     kind = "master: SIGSTOP, SIGCONT"
     excuses = False
@@ -77,7 +77,7 @@ class FreezeMaster(MasterFault):
 
 
 class _Signals(MasterFault):
-    """One signal, again and again."""
+    """Sends one signal again and again."""
 
     number: ClassVar[int]
 
@@ -89,7 +89,7 @@ class _Signals(MasterFault):
 
 
 class GracefulStorm(_Signals):
-    """Graceful restarts in a burst: every run ends by itself."""
+    """Graceful reloads in quick succession: every run ends by itself."""
 
     kind = "master: USR1 in a burst"
     number = signal.SIGUSR1
@@ -97,13 +97,16 @@ class GracefulStorm(_Signals):
 
 
 class ImmediateStorm(_Signals):
-    """Immediate restarts in a burst: what does not heed them is killed, and given back."""
+    """Immediate reloads in quick succession: runs that do not stop are killed, and their tasks are released."""
 
     kind = "master: HUP in a burst"
     number = signal.SIGHUP
 
     def heal(self) -> None:
-        """Wait until the last of them was obeyed: the master tries the application first, which may take seconds."""
+        """Send the signal once more, and wait until all workers are new.
+
+        The master first loads the application in a dry run.
+        """
         before = {worker.pid for worker in self.node.workers()}
         self.node.signal(self.number)
         wait_for(
@@ -114,7 +117,7 @@ class ImmediateStorm(_Signals):
 
 
 class Restarts(MasterFault):
-    """TERM, and a new master as soon as the old one has gone, again and again."""
+    """SIGTERM, and a new master as soon as the old one has ended, again and again."""
 
     kind = "master: stopped and started again"
     excuses = False
@@ -137,7 +140,7 @@ class Restarts(MasterFault):
 
 
 class Replace(MasterFault):
-    """A binary replace under load: the new master first, then the old one stops gracefully."""
+    """A binary upgrade under load: first the new master starts, then the old one stops gracefully."""
 
     kind = "master: binary replace"
     excuses = False
@@ -147,11 +150,11 @@ class Replace(MasterFault):
 
 
 class Clock(TrialFault):
-    """The wall clocks of all hosts are ten minutes off, each in its direction, and then jump again and again."""
+    """The wall clocks of the hosts jump again and again, by ten minutes in either direction or by a day."""
 
     kind = "clock: jumps of ten minutes"
     subject = "clock"
-    stores = frozenset(STORES) - {"sqlite"}  # whose clock is the host's
+    stores = frozenset(STORES) - {"sqlite"}  # on SQLite, the clock of the database is the host's
     excuses = False
 
     def begin(self) -> None:
@@ -169,7 +172,7 @@ class Clock(TrialFault):
 
 
 class Drift(Clock):
-    """The wall clocks of all hosts run at different rates."""
+    """The wall clocks of the hosts run at different rates."""
 
     kind = "clock: runs fast and slow"
 

@@ -1,4 +1,4 @@
-"""Faults of the network between one host, or all, and the database. In the test process."""
+"""Faults of the network between the database and one host, or all hosts. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _WRITES = {
     "postgresql": (b"COMMIT", b"UPDATE"),
     "redis": (b"EVALSHA",),
 }
-"""What to look for in requests that change something."""
+"""For each store, bytes that occur in requests that change something."""
 
 
 class NetworkFault(TrialFault):
-    """Strikes the network of one node or of all."""
+    """A fault of the network of one node, or of all nodes."""
 
     subject = "network"
     stores = _SERVERS
@@ -33,7 +33,7 @@ class NetworkFault(TrialFault):
             self.strike(proxy)
 
     def strike(self, proxy: Proxy) -> None:
-        """Do it to the network of one node."""
+        """Begin or continue the fault at the proxy of one node."""
 
     def heal(self) -> None:
         for proxy in self.proxies:
@@ -51,7 +51,7 @@ class Cut(NetworkFault):
 
 
 class Gone(NetworkFault):
-    """The database cannot be reached, mostly for longer than the leases last."""
+    """The database cannot be reached, mostly for longer than leases last."""
 
     kind = "network: connections refused"
     lasts = (4.0, 12.0)
@@ -62,7 +62,7 @@ class Gone(NetworkFault):
 
 
 class BlackHole(NetworkFault):
-    """Nothing passes, and nobody is told, mostly for longer than the leases last."""
+    """Nothing is forwarded, and connections stay open, mostly for longer than leases last."""
 
     kind = "network: black hole"
     lasts = (4.0, 12.0)
@@ -83,7 +83,7 @@ class Delay(NetworkFault):
 
 
 class LostAnswers(NetworkFault):
-    """What was asked for is done and committed, and the answer is lost, a few times a second."""
+    """A request is executed and committed, but its answer is lost, a few times a second."""
 
     kind = "network: committed, and the answer lost"
     lasts = (4.0, 8.0)

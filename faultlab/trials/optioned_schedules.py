@@ -1,6 +1,6 @@
-"""Schedules whose options a seed draws, and the checker of what became of them. In the test process.
+"""Schedules whose options a seed draws, and the checker of their ledger. Runs in the test process.
 
-The checker knows the rules of the options by itself: it uses none of psched's.
+The checker implements the rules of the options itself, and uses none of psched's code for them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from typing import Any
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 CALENDAR = "trial-today"
-"""A calendar with today and tomorrow."""
+"""The name of a calendar that contains today and tomorrow."""
 OTHER_CALENDAR = "trial-another-day"
 _ROUNDED = 0.05
-"""Seconds by which two times may differ that different processes have read."""
+"""Seconds by which the clocks of two processes may seem to differ, because their times are rounded."""
 
 
 @dataclass(frozen=True)
 class Optioned:
-    """A schedule as it was drawn: an occurrence each `seconds` from `first` on, run `offset` seconds later."""
+    """A drawn schedule: an occurrence every `seconds`, from `first` (unix seconds) on.
+
+    `offset`: how many seconds after its occurrence a run begins.
+    """
 
     options: Mapping[str, Any]
     data: Mapping[str, Any]
@@ -34,7 +37,7 @@ class Optioned:
 
 @dataclass(frozen=True)
 class Settled:
-    """One entry of the ledger. Unix seconds."""
+    """One entry of the ledger. All times are unix seconds."""
 
     key: str
     occurrence: int
@@ -47,7 +50,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Changed:
-    """One change of a definition on record."""
+    """One recorded change of a definition. `at`: unix seconds."""
 
     key: str
     at: float
@@ -55,7 +58,7 @@ class Changed:
 
 
 def draw(seed: int | str, number: int = 8) -> dict[str, Optioned]:
-    """Return schedules by key. Their work is short enough that they catch up when nothing fails any more."""
+    """Return `number` schedules by key. Their runs are so short that they catch up after the last fault."""
     return {f"drawn-{each}": _draw(random.Random(f"{seed}/options/{each}")) for each in range(number)}
 
 
@@ -79,7 +82,7 @@ def _draw(dice: random.Random) -> Optioned:
 
 
 def calendars(now: float) -> dict[str, list[str]]:
-    """Return the days of the calendars that schedules may exclude."""
+    """Return the days of each calendar that schedules may exclude."""
     today = datetime.fromtimestamp(now, UTC)
     days = [(today + timedelta(days=after)).date().isoformat() for after in (0, 1)]
     return {CALENDAR: days, OTHER_CALENDAR: [WEEKDAYS[(today.weekday() + 3) % 7], "2020-01-01"]}
@@ -88,7 +91,7 @@ def calendars(now: float) -> dict[str, list[str]]:
 def faults_of(
     schedules: Mapping[str, Optioned], entries: Sequence[Settled], changes: Sequence[Changed]
 ) -> Iterator[tuple[str, str]]:
-    """Yield key and evidence of each broken rule."""
+    """Yield the key and the evidence of each broken rule."""
     for key, schedule in schedules.items():
         own = sorted((entry for entry in entries if entry.key == key), key=lambda entry: entry.occurrence)
         options = schedule.options
@@ -114,7 +117,7 @@ def _gaps(schedule: Optioned, entries: Sequence[Settled]) -> Iterator[str]:
         yield f"it began with {entries[0].occurrence} instead of {schedule.first}"
     for before, entry in pairwise(entries):
         if entry.occurrence != before.last + schedule.seconds:
-            yield f"{entry.occurrence} follows {before.last} on record"
+            yield f"{entry.occurrence} follows {before.last} in the ledger"
     yield from (
         f"{entry.last} is no occurrence" for entry in entries if (entry.last - schedule.first) % schedule.seconds
     )
@@ -135,11 +138,11 @@ def _skips(schedule: Optioned, entries: Sequence[Settled]) -> Iterator[str]:
         why = entry.detail if entry.outcome == "skipped" else None
         ended = None if before is None else before.ended
         if why == "overlap" and (options["overlap"] == "wait" or ended is None or entry.last + schedule.offset > ended):
-            yield f"{entry.occurrence} to {entry.last} are skipped, but the run before ended at {ended}"
+            yield f"{entry.occurrence} to {entry.last} are skipped, but the previous run ended at {ended}"
         if entry.outcome != "skipped":
             comes_due = entry.occurrence + schedule.offset
             if options["overlap"] == "skip" and ended is not None and comes_due < ended - _ROUNDED:
-                yield f"{entry.occurrence} ran, though the run before ended at {ended:.3f} only"
+                yield f"{entry.occurrence} ran, but the previous run ended only at {ended:.3f}"
             before = entry
         if why == "superseded" and options["catch_up"] == "all":
             yield f"{entry.occurrence} is superseded with catch_up: all"
@@ -154,13 +157,13 @@ def _skips(schedule: Optioned, entries: Sequence[Settled]) -> Iterator[str]:
 def _runs(schedule: Optioned, entries: Sequence[Settled]) -> Iterator[str]:
     most, ran = schedule.options["max_runs"], _ran(entries)
     if most is not None and (len(ran) > most or (len(ran) == most and entries[-1] is not ran[-1])):
-        yield f"{len(ran)} runs, and {len(entries)} entries, with max_runs {most}"
+        yield f"{len(ran)} runs and {len(entries)} entries, but max_runs is {most}"
 
 
 def _pauses(schedule: Optioned, entries: Sequence[Settled], changes: Sequence[Changed]) -> Iterator[str]:
-    """So many failures in a row are followed by no run until somebody resumes the schedule, and no others pause it.
+    """Find runs after `pause_after` failures in a row without a `resume`, and pauses without so many failures.
 
-    At the end of a trial `modify` takes the bound away.
+    Entries after `modify` are ignored, because at the end of a trial it removes `pause_after`.
     """
     most, row, reached = schedule.options["pause_after"], 0, 0
     freed = [change.at for change in changes if change.action == "resume"]
@@ -179,4 +182,4 @@ def _pauses(schedule: Optioned, entries: Sequence[Settled], changes: Sequence[Ch
         last = entry.ended
     times = sum(change.action == "pause-after" for change in changes)
     if times > reached:
-        yield f"it was paused {times} times, and failed {reached} times so often in a row"
+        yield f"it was paused {times} times, but reached its limit of failures only {reached} times"

@@ -1,4 +1,4 @@
-"""The plan of a trial: which faults, and when. The seed alone decides it. In the test process."""
+"""The plan of a trial: which faults happen, and when. Depends on the seed only. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -55,14 +55,17 @@ FAULTS: tuple[type[TrialFault], ...] = (
 )
 
 PAUSE = 6.0
-"""Seconds from the end of one fault, or of several at once, to the next."""
+"""Seconds from the end of one fault, or of several simultaneous faults, to the next."""
 BEFORE = 3.0
-"""Seconds before the first."""
+"""Seconds before the first fault."""
 
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """A fault from `at` for `lasts`, both in seconds; `at` counts from the beginning of the trial."""
+    """A planned fault.
+
+    `at`: seconds from the start of the trial to the beginning of the fault. `lasts`: its seconds.
+    """
 
     at: float
     lasts: float
@@ -71,7 +74,7 @@ class PlannedFault:
 
     @property
     def until(self) -> float:
-        """When it is to be healed."""
+        """When the fault is healed, in seconds from the start of the trial."""
         return self.at + self.lasts
 
     def __str__(self) -> str:
@@ -79,17 +82,17 @@ class PlannedFault:
 
 
 class Pace:
-    """The time of a plan. When the laboratory is held up, the plan waits, lest its steps run into one another."""
+    """The clock of a plan. If the test process is delayed, this clock waits, so that steps keep their distances."""
 
     def __init__(self, longest: float, clock: Clock = boottime) -> None:
-        """`longest`: seconds that pass at the most between two looks."""
+        """`longest`: the maximum number of seconds by which the clock advances between two looks."""
         self._longest = longest
         self._clock = clock
         self._looked = clock()
         self._now = 0.0
 
     def now(self) -> float:
-        """Return the seconds since the plan's beginning."""
+        """Return the seconds since the start of the plan."""
         looked = self._clock()
         self._now += min(looked - self._looked, self._longest)
         self._looked = looked
@@ -97,7 +100,7 @@ class Pace:
 
 
 def plan(seed: int, seconds: float, faults: Sequence[type[TrialFault]], pause: float = PAUSE) -> list[PlannedFault]:
-    """Return the steps of a trial: each fault alone, then several at once, and again, while time lasts."""
+    """Return the steps of a trial: each fault alone, then several at the same time, and so on for `seconds`."""
     steps: list[PlannedFault] = []
     at = BEFORE
     for group in _groups(random.Random(seed), faults):

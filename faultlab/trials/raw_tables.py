@@ -1,4 +1,4 @@
-"""Writes rows into the tables of a trial directly, without psched. In the test process."""
+"""Writes rows into the tables of a trial directly, without psched. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from faultlab.trials.environment import TrialEnvironment, direct_engine
 from faultlab.trials.server_control import TABLES
 
 AT_A_TIME = 200
-"""Rows in a transaction, which keeps nobody waiting: locked tables are a fault of their own."""
+"""The number of rows in one transaction: few enough that no other client waits long, because locked tables are another
+fault.
+"""
 T = TypeVar("T")
 
 _OF_SCHEDULES = frozenset({"type", "data", "status", "due", "cron", "timezone", "delay_ms", "next_time", "row"})
@@ -30,7 +32,7 @@ class RawTable(Protocol):
         ...
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete rows, as somebody may who knows nothing but the rows."""
+        """Delete rows, like a program that knows only the rows, and no other structure of the table."""
         ...
 
     def close(self) -> None:
@@ -39,14 +41,14 @@ class RawTable(Protocol):
 
 
 def raw_tables(environment: TrialEnvironment) -> Sequence[RawTable]:
-    """Return the table of the schedules and that of the queue."""
+    """Return the table of schedules and the table of tasks."""
     if environment.store == "redis":
         return [OnRedis(environment.url(), TABLES[0], _OF_SCHEDULES), OnRedis(environment.url(), TABLES[1], _OF_TASKS)]
     return [OnSql(environment, name) for name in TABLES]
 
 
 class OnSql:
-    """A table of SQL."""
+    """A table of a SQL database."""
 
     def __init__(self, environment: TrialEnvironment, name: str) -> None:
         self._engine = direct_engine(environment)
@@ -57,7 +59,7 @@ class OnSql:
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
         for part in batched(rows):
             with self._engine.begin() as connection:
-                for row in part:  # a batch has the columns of its first row
+                for row in part:  # a single `execute` for all rows would use the columns of the first row
                     connection.execute(self._table.insert(), row)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -68,7 +70,7 @@ class OnSql:
         self._engine.dispose()
 
     def _delete(self, keys: Sequence[str], tries: int = 20) -> None:
-        """Delete these rows; again where a worker, which writes the same ones in another order, made it a victim."""
+        """Delete rows. Try again after a deadlock, because workers write the same rows in another order."""
         for left in reversed(range(tries)):
             try:
                 with self._engine.begin() as connection:
@@ -81,7 +83,7 @@ class OnSql:
 
 
 class OnRedis:
-    """A table of Redis: hashes, and the sets that find them. `row` stands for what is there instead of a hash."""
+    """A table in Redis: a hash for each row, and sorted sets. A value for `row` is written instead of the hash."""
 
     def __init__(self, url: str, name: str, columns: frozenset[str]) -> None:
         self.columns = columns
@@ -117,7 +119,7 @@ class OnRedis:
 
 
 def batched(things: Sequence[T]) -> Iterator[list[T]]:
-    """Yield a few at a time."""
+    """Yield lists of up to `AT_A_TIME` things."""
     those = iter(things)
     while part := list(islice(those, AT_A_TIME)):
         yield part

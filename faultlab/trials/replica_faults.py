@@ -1,4 +1,4 @@
-"""Faults of a replicated database: one server is lost, the others go on. In the test process."""
+"""Faults of a replicated database: one server is lost, and the others continue. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from faultlab.trials.fault import TrialFault
 
 
 class ClusterFault(TrialFault):
-    """Strikes one member of a Galera cluster; the others stop for seconds, until they have given it up."""
+    """A fault of one member of a Galera cluster.
+
+    The other members stop for seconds, until they have given up this member.
+    """
 
     subject = "database"
     stores = frozenset({"galera"})
@@ -21,12 +24,15 @@ class ClusterFault(TrialFault):
         self.strike(self.member)
 
     def strike(self, member: GaleraMember) -> None:
-        """Do it."""
+        """Begin the fault."""
         raise NotImplementedError
 
 
 class KillMember(ClusterFault):
-    """kill -9; its clients are led to another one at once, as by a balancer, and it joins again."""
+    """A member is killed by SIGKILL. Its clients are immediately led to another member, as by a load balancer.
+
+    At the healing, the member joins the cluster again.
+    """
 
     kind = "cluster: a member killed"
 
@@ -42,7 +48,10 @@ class KillMember(ClusterFault):
 
 
 class FreezeMember(ClusterFault):
-    """It stands still, and its clients wait; the cluster gives it up, and takes it again when it wakes up."""
+    """A member is frozen, and its clients wait.
+
+    The cluster gives up the member, and takes it back when it is thawed.
+    """
 
     kind = "cluster: a member frozen"
     lasts = (3.0, 9.0)
@@ -55,7 +64,7 @@ class FreezeMember(ClusterFault):
 
 
 class FailOver(TrialFault):
-    """The primary is killed and its standby promoted; nothing can be committed until that has a standby again."""
+    """The primary is killed, and its standby promoted. Nothing can be committed until the new primary has a standby."""
 
     kind = "database: the standby promoted"
     subject = "database"

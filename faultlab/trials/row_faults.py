@@ -1,4 +1,4 @@
-"""Rows that cannot be run, written directly into the tables. In the test process."""
+"""Rows that cannot be run, written directly into the tables. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from faultlab.trials.fault import TrialFault
 from faultlab.trials.raw_tables import raw_tables
 
 ROWS = 10_000
-"""How many are written into each table."""
+"""The number of rows that are written into each table."""
 ON_SQLITE = 1000
-"""Fewer, since each of them costs a commit to the disk when it is put off."""
+"""The number of rows on SQLite. It is smaller because psched commits each postponed row to the disk."""
 
 BOMB = gzip.compress(bytes(20_000_000), mtime=0)
-"""A few kilobytes that stand for more than any row may have."""
+"""A few kilobytes that decompress to more data than any row may have."""
 LARGE = 10_000
-"""Characters above which a value is written once, and its first character after that."""
+"""If a value has more characters than this, only its first row has the whole value; further rows have one character."""
 
 _TEXTS = [
     "{broken",
@@ -43,7 +43,7 @@ BAD: dict[str, list[Any]] = {
     "type": ["nobody", "", "\x01\x1b[2J"],
     "run_at": [10**17],
 }
-"""By column, what makes a row unfit to be run."""
+"""For each column, values with which a row cannot be run."""
 BAD_ON_REDIS: dict[str, list[Any]] = {
     "data": [None, b"\xff\xfe"],
     "cron": [None, b"\xff"],
@@ -54,19 +54,22 @@ BAD_ON_REDIS: dict[str, list[Any]] = {
     "run_at": ["now"],
     "row": ["no hash"],
 }
-"""What else is possible where nothing has a type; None: there is no such field."""
+"""Further such values on Redis, where fields have no type. None: the field is missing."""
 BAD_ON_SQLITE: dict[str, list[Any]] = {"data": [b"\xff\xfe", BOMB], "type": [b"\xff"]}
-"""What SQLite stores besides, whatever type the column has."""
+"""Further such values that SQLite stores although its columns have types."""
 BAD_IN_COMPAT: dict[str, list[Any]] = {
     "data": [*(text.encode() for text in _TEXTS), BOMB],
     "cron": [cron for cron in BAD["cron"] if len(cron) <= 128],
     "timezone": BAD["timezone"],
 }
-"""The same in the originals' table; whatever its columns of time can hold is a time that they would run."""
+"""Such values for the tables of `rdb_compat`. Its columns of times are left out, because any stored time can be run."""
 
 
 class BadRows(TrialFault):
-    """Ten thousand rows in each table that cannot be run, each for one of many reasons; somebody deletes them later."""
+    """In each table, 10,000 rows (1,000 on SQLite) that cannot be run, for many different reasons.
+
+    Deleted at the healing.
+    """
 
     kind = "rows: malformed by the thousand"
     subject = "database"
@@ -99,7 +102,7 @@ class BadRows(TrialFault):
             yield {self.environment.key_column: f"bad-{number}", **known, column: value}
 
     def _kinds(self) -> tuple[dict[str, Any], list[dict[str, list[Any]]]]:
-        """Return a row that could be run, due now, and by column what makes it one that cannot."""
+        """Return a row that could be run and is due now, and for each column the values with which it cannot be run."""
         now = time.time()
         ours, theirs = int(now * 1000), int(now)
         if self.environment.type == "rdb_compat":

@@ -1,4 +1,7 @@
-"""Pauses, resumes and runs schedules during a trial, and records what it did. A thread."""
+"""Pauses, resumes and runs schedules during a trial, and records these actions.
+
+Runs in a thread of the test process.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,26 @@ from psched.errors import ScheduleError
 from psched.schedules.collection import ScheduleCollection
 
 BETWEEN = (0.1, 1.5)
-"""Seconds between two actions, from and to."""
+"""The minimum and the maximum number of seconds between two actions."""
 AGAIN = 0.25
-"""Seconds after which a verb that failed is tried again."""
+"""Seconds after which a failed action is tried again."""
 PATIENCE = 120.0
-"""Seconds in which the last `resume` must succeed."""
+"""Seconds for which an action is tried."""
 
 
 class ScheduleOperator:
-    """Works on schedules from when it is entered until it is left, when it resumes all of them. `seed` decides what."""
+    """Performs actions on schedules within its context.
+
+    `seed` decides the actions. At the end, all schedules are resumed.
+    """
 
     def __init__(
         self, schedules: ScheduleCollection, keys: Sequence[str], file: Path, seed: str, optioned: Sequence[str] = ()
     ) -> None:
-        """`optioned`: schedules that pause themselves; it resumes these, and lets them pause no more at the end."""
+        """`optioned`: schedules that pause themselves.
+
+        They are only resumed, and in the end their `pause_after` is removed.
+        """
         self._optioned = optioned
         self._schedules = schedules
         self._keys = keys
@@ -62,7 +71,10 @@ class ScheduleOperator:
             self._act(key, RESUME)
 
     def _act(self, key: str, verb: str) -> None:
-        """Do it, and again until psched has answered: what is not known to be done may have been done."""
+        """Perform an action, and try again until psched has answered.
+
+        A failed try may nevertheless have been successful.
+        """
         tried = boottime()
         reference = self._schedules[key]
         modify = partial(reference.modify, pause_after=None)
@@ -73,7 +85,7 @@ class ScheduleOperator:
             try:
                 call()
                 done = True
-            except ScheduleError:  # a run is in progress, or the row changes too often
+            except ScheduleError:  # a run is in progress, or the row is changed too often
                 if verb == RUN_NOW:
                     break
                 time.sleep(AGAIN)

@@ -1,4 +1,4 @@
-"""Operations on each kind of running database server: end sessions, lock tables, … In the test process."""
+"""Operations on each kind of running database server, such as ending sessions. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ TABLES = ("psched_schedules", "psched_queue")
 
 
 class ServerControl(Protocol):
-    """One kind of database. Each of these undoes itself at the end of its context."""
+    """The operations on one kind of database. Each context manager undoes its operation at the end."""
 
     def end_sessions(self) -> None:
         """End every session of psched's user."""
         ...
 
     def taken(self) -> contextlib.AbstractContextManager[None]:
-        """End all sessions of psched's user, and admit one more at the most."""
+        """End all sessions of psched's user, and admit at most one more session."""
         ...
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Hold locks on all tables, as a migration or backup of another program may."""
+        """Lock all tables, as a migration or backup of another program may."""
         ...
 
     def write(self) -> None:
-        """Change something and undo it; raises the driver's error when that cannot be done."""
+        """Change something and undo the change. Raises the driver's error if this is impossible."""
         ...
 
 
 class MariaDBControl:
-    """A MariaDB server."""
+    """Operations on a MariaDB server."""
 
     def __init__(self, server: MariaDB, database: str) -> None:
         self._server = server
@@ -52,7 +52,7 @@ class MariaDBControl:
         with self._server.admin() as cursor:
             cursor.execute("SELECT id FROM information_schema.processlist WHERE user = %s", [USER])
             for (session,) in cursor.fetchall():
-                with contextlib.suppress(pymysql.Error):  # it ended by itself
+                with contextlib.suppress(pymysql.Error):  # the session has ended by itself
                     cursor.execute("KILL %s", [session])
 
     @contextmanager
@@ -81,7 +81,7 @@ class MariaDBControl:
 
 
 class PostgreSQLControl:
-    """A PostgreSQL server."""
+    """Operations on a PostgreSQL server."""
 
     def __init__(self, server: PostgreSQL, database: str) -> None:
         self._server = server
@@ -117,7 +117,7 @@ class PostgreSQLControl:
 
 
 class RedisControl:
-    """A Redis server."""
+    """Operations on a Redis server."""
 
     def __init__(self, server: Redis) -> None:
         self._server = server
@@ -138,7 +138,7 @@ class RedisControl:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nothing is written: scripts that may write wait, too."""
+        """Pause all writes. Scripts that may write wait, too."""
         self._server.command("CLIENT", "PAUSE", "60000", "WRITE")
         try:
             yield
@@ -146,14 +146,17 @@ class RedisControl:
             self._server.command("CLIENT", "UNPAUSE")
 
     def write(self) -> None:
-        """Have the append-only file written anew, too: Redis may not read it again after it was once cut short."""
+        """Change something, undo the change, and rewrite the append-only file.
+
+        Redis may be unable to load a file that was cut off when the disk was full.
+        """
         self._server.command("SET", "psched_written", "1")
         self._server.command("DEL", "psched_written")
         self._server.rewrite()
 
 
 class SQLiteControl:
-    """A SQLite file: it has no sessions and no limit of connections."""
+    """Operations on a SQLite file, which has no sessions and no limit of connections."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -1,7 +1,7 @@
-"""Clients that submit tasks during a trial and record each attempt and its result. A thread.
+"""Clients that submit tasks during a trial, and record each try and its result. Runs in a thread of the test process.
 
-A key is submitted again until it is acknowledged, or given up, so that both happen: a commit that nobody was told of,
-and a second submit of what is there.
+After a failed submit, the submitter submits the key again until psched confirms it, or gives up. So two things happen:
+a commit of which the submitter is not told, and a second submit of an existing task.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from psched.queue.queue import Queue
 PAUSE = 0.25
 """Seconds between two submits."""
 GIVES_UP = 0.2
-"""The share of failed submits that is not tried again."""
+"""The share of failed submits that are not tried again."""
 
 
 class Submitter:
-    """Submits from when it is entered until it is left. `seed` decides what, and when it is due.
+    """Submits tasks within its context. `seed` decides which tasks, and when they are due.
 
-    `longest`: how many seconds the longest task works, one in two hundred.
+    `longest`: the number of seconds that the longest tasks take, one task in two hundred.
     """
 
     def __init__(self, queue: Queue, file: Path, seed: str, longest: float, nodes: Iterable[str] = ()) -> None:
-        """`nodes`: for each of them there are tasks of a type that it alone routes."""
+        """`nodes`: for each of these nodes, there are tasks with a type that only this node routes."""
         self._queue = queue
         self._of_one_node = [f"{ONLY}{node}" for node in nodes]
         self._file = file
@@ -53,7 +53,7 @@ class Submitter:
         self._thread.join()
 
     def order(self, type_: str) -> None:
-        """Have one more task of a type submitted soon, due at once. Called from any thread."""
+        """Submit one more task of a type soon, which is due immediately. Called from any thread."""
         self._orders.append(type_)
 
     def _work(self) -> None:
@@ -85,7 +85,7 @@ class Submitter:
         self._note("acknowledged", **known)
 
     def _data(self) -> dict[str, Any]:
-        """Now and then one that outlasts its lease; the rest are short."""
+        """Return the data of a task: in one of 200 cases a task that takes `longest` seconds, otherwise a short one."""
         seconds = self._longest if self._rng.random() < 0.005 else self._rng.uniform(0, 0.1)
         return {"seconds": seconds, "stubborn": self._rng.random() < 0.5, "together": self._rng.random() < 0.5}
 

@@ -1,4 +1,4 @@
-"""One trial: faults after a plan while everything works, a quiet tail, and the verdict. In the test process."""
+"""One trial: planned faults during normal work, a time without faults, and the verdict. Runs in the test process."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from faultlab.trials.submitter import Submitter
 from psched.clock import boottime
 
 TICK = 0.25
-"""Seconds between two looks at what is to be done."""
+"""Seconds between two looks at the plan."""
 
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What came of a trial."""
+    """The outcome of a trial."""
 
     title: str
     history: History
@@ -54,11 +54,11 @@ class TrialOutcome:
         for kind, count in sorted(times.items()):
             seconds = recovered.get(kind)
             how = f"p50 {statistics.median(seconds):4.1f} s, max {max(seconds):4.1f} s" if seconds else "only mixed"
-            yield f"  {count:3} × {kind:52} late after it: {how}"
+            yield f"  {count:3} × {kind:52} recovery: {how}"
 
 
 class Trial:
-    """Carries a plan out on a environment."""
+    """Carries out a plan in an environment."""
 
     def __init__(self, environment: TrialEnvironment, steps: Sequence[PlannedFault], seed: int, bounds: Bounds) -> None:
         self.environment = environment
@@ -70,7 +70,7 @@ class Trial:
         self._actions = environment.folder / "actions"
 
     def run(self) -> TrialOutcome:
-        """Do all of it; raises AssertionError when masters do not stop at the end."""
+        """Run the whole trial. Raises AssertionError if masters do not stop in the end."""
         seed, environment = str(self.seed), self.environment
         with Submitter(environment.queue, self._submissions, seed, environment.longest, environment.nodes) as submitter:
             optioned = [*environment.optioned]
@@ -83,9 +83,8 @@ class Trial:
         for node in self.environment.nodes.values():
             node.stop()
         known = self._history(idle)
-        proof = self.environment.proof(
-            known.boot + idle
-        )  # what came later, nobody may have run before the masters stopped
+        # Runs that were due after `idle` need not have ended before the masters stopped.
+        proof = self.environment.proof(known.boot + idle)
         history = replace(known, over=over, fences=self.environment.stored_fences(), proof=proof)
         write_faults(self.environment.folder / "faults", self.declared)
         title = f"{self.environment.store} ({self.environment.type}), seed {self.seed}, {len(self.declared)} faults"
@@ -93,16 +92,17 @@ class Trial:
         return TrialOutcome(title, history, [self._with_row(violation) for violation in violations])
 
     def _with_row(self, violation: TrialViolation) -> TrialViolation:
-        """Add the row of a schedule that stands still, because the database is gone after the trial."""
+        """Add the row of a stuck schedule to the evidence, because the database is gone after the trial."""
         if violation.kind != STUCK:
             return violation
         now, row = self.environment.collection.store.now(), self.environment.collection.store.get(violation.key)
         return replace(violation, evidence=f"{violation.evidence}; at {now:.3f} its row is {row}")
 
     def _catch_up(self, idle: float) -> None:
-        """Wait until all is done that was due when it was calm, or patience ends; what comes then is the verdict's.
+        """Wait until all runs that were due at `idle` have ended, or the maximum wait is over.
 
-        A schedule runs one occurrence after the other, however many faults have kept it from that.
+        A schedule runs one occurrence after another, so the maximum wait includes the work that a schedule has to catch
+        up on.
         """
         patience = self.bounds.recovery + HistoryChecker(self._history(idle), self.bounds).backlog()
         while boottime() < idle + patience and self._is_pending(idle):
@@ -119,7 +119,7 @@ class Trial:
             node.bring_back()
 
     def _history(self, idle: float) -> History:
-        """Return what is known by now."""
+        """Return the history up to now."""
         runs, submissions = read_runs(self.environment.records), read_submissions([self._submissions])
         boot = time.time() - boottime()
         actions = read_actions(self._actions) if self._actions.exists() else []
@@ -136,7 +136,7 @@ class Trial:
         )
 
     def _strike(self, submitter: Submitter) -> None:
-        """Begin and heal all faults in their time."""
+        """Begin and heal all faults at their times."""
         pace = Pace(2 * TICK)
         waiting, active = sorted(self.steps, key=lambda step: step.at), dict[TrialFault, float]()
         try:
