@@ -58,7 +58,7 @@ def top(chosen: Chosen, interval: float) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         raise ConfigError(
             "psched top needs standard input and output on a terminal that can move its cursor; "
-            "psched stats, psched queue stats and psched nodes --running print the same once"
+            "psched stats, psched queue stats and psched nodes --running print the same numbers once"
         )
     with open_insight(settings) as insight:
         return _Screen(settings, insight, interval).run()

@@ -39,7 +39,7 @@ _PROCESS_KEYS = frozenset(fields_dict(Settings)) - {"environment", "path", "sche
 _MISSING = {"type": "expected rdb, redis or rdb_compat", "url": EXPECTED_URL}
 _KEYS = _SECTION_KEYS | _PROCESS_KEYS | _TABLES.keys()
 _SECRET_KEYS = frozenset(["on_late", "on_failure", "on_recovered", "hooks", "healthchecks", "events"])
-"""Keys of URLs, secrets and commands. Error messages do not show their values."""
+"""Keys whose values contain URLs, secrets or commands. Error messages do not show these values."""
 _KEYS_WITH_OPTIONS = frozenset(["app", "telemetry"])
 """Keys whose values have options, which may be secrets. Error messages do not show the options."""
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,19}://")

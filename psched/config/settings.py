@@ -31,7 +31,7 @@ CountOrNone = Annotated[int | None, Check(checks.count(1, "none"))]
 
 
 def _cron_dialect(section: Section) -> CronDialect:
-    """Return the default dialect: for rdb_compat that of Ruby, because Ruby workers must compute the same times."""
+    """Return the default dialect: Ruby's for rdb_compat, because Ruby workers must compute the same times."""
     return "perfectsched" if section.type == "rdb_compat" else "vixie"
 
 

@@ -43,7 +43,7 @@ _LAST_CHANGE = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())
 _CYCLE = 400 * 365 * DAY + 97 * DAY
 
 _CACHED = 4096
-"""How many results each function caches. Schedules that are due together often have the same expression."""
+"""How many results each function caches. Schedules that are due at the same time often have the same expression."""
 
 
 def next_time(cron: str, after: int, timezone: str, dialect: CronDialect = "vixie") -> int:

@@ -150,7 +150,7 @@ _NAMES = {"late": "on_late", "failed": "on_failure", "recovered": "on_recovered"
 
 
 class OverdueAlerter(AlertThread):
-    """Logs overdue schedules. Reports them to the hook and to the outbox, as far as these exist."""
+    """Logs overdue schedules. Reports them to the hook, if there is one, and to the outbox, if there is one."""
 
     def __init__(
         self,

@@ -97,10 +97,10 @@ class Poller(ABC):
         """Called before a pause of the thread."""
 
     def expect(self) -> None:  # noqa: B027 – a poller may have nothing to do
-        """Poll at once, because rows are due or soon will be."""
+        """Poll immediately, because rows are due or soon will be."""
 
     def ignore_wakeups(self) -> None:  # noqa: B027 – a poller may have nothing to do
-        """Ignore wake-ups until the next `rest`, so that idle workers get them. The next poll is due at once."""
+        """Ignore wake-ups until the next `rest`, so that idle workers get them. The next poll is due immediately."""
 
     def run_ended(self, task: Task, more: bool) -> None:
         """Update the expected duration of the task's type. `more`: whether further tasks wait in this thread."""
@@ -207,7 +207,7 @@ class RowPoller(Generic[Row_co]):
     def rest(self) -> None:
         """Called before a pause.
 
-        If the listener is idle, make a poll due at once, because a poll starts the listener. If a wake-up ended the
+        If the listener is idle, make a poll due immediately, because a poll starts the listener. If a wake-up ended the
         listening, listen again.
         """
         if self._failures:
@@ -413,7 +413,7 @@ class PollTimer:
         return max(0.0, self._next - self.clock())
 
     def worked(self) -> None:
-        """Poll again at once, because the last poll acquired as many rows as it could."""
+        """Poll again immediately, because the last poll acquired as many rows as it could."""
         self._in_vain = 0
         self.poll_now()
 
@@ -465,7 +465,7 @@ class PollTimer:
         self._next = self._polled_at + seconds
 
     def wake(self) -> None:
-        """Poll at once or after `_delay`, because a row became due."""
+        """Poll immediately or after `_delay`, because a row became due."""
         self._expects_row = True
         self.checks_first = self._in_vain > 0
         self._woken_at = self.clock()
@@ -485,7 +485,7 @@ class PollTimer:
         self._next = min(self._next, self.clock() + seconds)
 
     def check_now(self) -> None:
-        """Query the next due time at once, because a wake-up may have been lost."""
+        """Query the next due time immediately, because a wake-up may have been lost."""
         self._next = self.clock()
         self._expects_row, self.checks_first = False, True
 

@@ -76,7 +76,7 @@ class NodeCollector(Collector):
             return Counters((), {})
 
     def _facts(self) -> list[tuple[str, SectionFacts | None]]:
-        with self._lock:  # several Prometheus servers may scrape at once
+        with self._lock:  # several Prometheus servers may scrape at the same time
             until = monotonic() + DATABASE_LIMIT
             for reader in self._readers:
                 reader.begin()
