@@ -32,14 +32,14 @@ def nodes(chosen: Chosen, running: bool) -> None:
 
     A node is a daemon, or a process with an embedded scheduler. Each node reports its tasks every ten seconds (every
     twenty with two sections), and within a few seconds after a change. A node has vanished if it did not report for a
-    minute and did not stop normally. A vanished node is listed for a day. The column clock shows by how much the node's
-    clock is ahead of the database's clock (+) or behind it. Differing tz databases or versions of psched are reported
-    on standard error. `type: rdb_compat` records no nodes.
+    minute and did not stop normally. A vanished node is listed for a day. The column clock is the node's clock minus
+    the database's clock: + if the node's clock is ahead. Differing tz databases or versions of psched are reported on
+    standard error. `type: rdb_compat` records no nodes.
 
-    --json prints one array of objects with name, host, pid, version, tz_database, started, clock_offset (the seconds by
-    which the node's clock is behind the database's clock), age (seconds since the last report), vanished, sections (an
-    object with, for each section, the types that the node routes, as text) and processes: an array of objects with
-    name, pid and runs: an array of objects with section, key, type and since.
+    --json prints one array of objects with name, host, pid, version, tz_database, started, clock_offset (seconds; the
+    node's clock minus the database's clock), age (seconds since the last report), vanished, sections (an object with,
+    for each section, the types that the node routes, as text) and processes: an array of objects with name, pid and
+    runs: an array of objects with section, key, type and since.
     """
     known = _known(chosen)
     found = merged(known)
@@ -77,7 +77,7 @@ def _row(node: NodeState) -> Fields:
         "started": node.started,
         "version": node.version,
         "tz_database": node.tz_database,
-        "clock": f"{-node.clock_offset:+z.1f} s",
+        "clock": f"{node.clock_offset:+z.1f} s",
         "running": f"{count} in {len(node.processes)} processes",
         "routes": "; ".join(f"{name}: {types.describe()}" for name, types in sorted(node.sections.items())),
     }

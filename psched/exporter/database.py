@@ -34,7 +34,7 @@ _MOST_OF_TYPE = 1
 class SectionFacts:
     """The answers for one section. `overdue`: how many seconds each overdue schedule is late.
 
-    `clock_offset`: the database's clock minus this host's clock.
+    `clock_offset`: this host's clock minus the database's clock, in seconds.
     """
 
     counts: Mapping[str, Counted]
@@ -98,7 +98,7 @@ def section_readers(insight: Insight) -> list[SectionReader]:
 
 def _schedule_facts(schedules: ScheduleInsight) -> SectionFacts:
     facts = _facts(schedules)
-    now = time.time() + facts.clock_offset
+    now = time.time() - facts.clock_offset
     late = {row.key: now - row.next_time - row.delay for row in schedules.overdue(MOST_OVERDUE)}
     return SectionFacts(facts.counts, facts.types, late, facts.clock_offset)
 
@@ -106,7 +106,7 @@ def _schedule_facts(schedules: ScheduleInsight) -> SectionFacts:
 def _facts(section: ScheduleInsight | TaskInsight) -> SectionFacts:
     begun = time.time()
     now = section.now()
-    offset = now - (begun + time.time()) / 2
+    offset = (begun + time.time()) / 2 - now
     try:
         types = section.types(MOST_TYPES, _MOST_OF_TYPE)
     except NotSupportedError:  # rdb_compat keeps types inside the data

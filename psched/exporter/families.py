@@ -191,7 +191,7 @@ def _database_families(found: Sequence[tuple[str, SectionFacts | None]]) -> Iter
     )
     tasks = GaugeMetricFamily("psched_tasks", "Tasks by state, each counted up to 10,000.", labels=["state"])
     offset = GaugeMetricFamily(
-        "psched_clock_offset_seconds", "The database's clock minus this host's clock.", labels=["section"]
+        "psched_clock_offset_seconds", "This host's clock minus the database's clock.", labels=["section"]
     )
     for section, facts in found:
         up.add_metric([section], facts is not None)

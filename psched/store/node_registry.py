@@ -59,7 +59,7 @@ class Node(NamedTuple):
     """The workers that one master has for one section, last seen `age` seconds ago by the database's clock.
 
     - `started`: unix seconds by the database's clock.
-    - `clock_offset`: how many seconds the node's clock was behind the database's clock; only for display.
+    - `clock_offset`: the node's clock minus the database's clock, in seconds; only for display.
     - `processes`: what the node was running when it was last seen.
     """
 

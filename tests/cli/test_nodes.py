@@ -99,9 +99,18 @@ def test_different_tz_databases_and_versions_are_reported(both: Commands) -> Non
 def test_a_clock_that_agrees_with_the_database_is_not_minus_zero_ahead(both: Commands) -> None:
     announce(both, "a/1")
     with closing(sqlite3.connect(both.folder / "psched.db")) as connection, connection:
-        connection.execute("UPDATE psched_nodes SET clock_offset = 20")
+        connection.execute("UPDATE psched_nodes SET clock_offset = -20")
     header, line = (line.split("\t") for line in both.ok("nodes").out.splitlines())
     assert dict(zip(header, line, strict=True))["clock"] == "+0.0 s"
+
+
+def test_the_column_clock_and_the_offset_of_json_have_the_same_sign(both: Commands) -> None:
+    announce(both, "a/1")
+    with closing(sqlite3.connect(both.folder / "psched.db")) as connection, connection:
+        connection.execute("UPDATE psched_nodes SET clock_offset = 2500")
+    header, line = (line.split("\t") for line in both.ok("nodes").out.splitlines())
+    assert dict(zip(header, line, strict=True))["clock"] == "+2.5 s"
+    assert both.ok("nodes", "--json").json[0]["clock_offset"] == 2.5
 
 
 def test_tables_of_the_originals_record_none(fresh: Commands) -> None:

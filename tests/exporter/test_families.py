@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 from wsgiref.simple_server import make_server
 
 import pytest
@@ -18,9 +19,10 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from faultlab.prerequisites import find
 from psched.clock import monotonic
 from psched.exporter import families
-from psched.exporter.database import MOST_OVERDUE, MOST_TYPES, SectionFacts, SectionReader
+from psched.exporter.database import MOST_OVERDUE, MOST_TYPES, SectionFacts, SectionReader, section_readers
 from psched.exporter.families import NodeCollector
 from psched.exporter.server import MetricsApplication, WSGIServer, _QuietHandler, registry_of, write_text_file
+from psched.insight import Insight
 from psched.metrics.counter_file import CounterFile
 from psched.metrics.event_counters import ChildCounter, MasterCounter
 from psched.metrics.health import node_text
@@ -219,6 +221,19 @@ def test_a_client_that_sends_nothing_is_disconnected(
             assert client.recv(1) == b""
         thread.join()
     assert capfd.readouterr().err == ""
+
+
+def test_the_clock_offset_is_positive_if_this_host_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    late = SimpleNamespace(key="late", next_time=840, delay=10)
+    schedules: Any = SimpleNamespace(
+        now=lambda: 900.0, counts=lambda most: {}, types=lambda limit, most: [], overdue=lambda limit: [late]
+    )
+    [reader] = section_readers(cast("Insight", SimpleNamespace(schedules=schedules, tasks=None)))
+    reader.begin()
+    facts = reader.facts(monotonic() + 30)
+    assert facts is not None
+    assert (facts.clock_offset, facts.overdue) == (100, {"late": 50})
 
 
 def test_the_database_is_asked_again_after_no_thread_could_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -419,8 +419,18 @@ def test_a_clock_that_agrees_with_the_database_is_not_minus_zero_ahead(
 ) -> None:
     announce(schedules.store.nodes, "host/1", "schedules", TypeFilter(("mail",)))
     with closing(sqlite3.connect(tmp_path / "psched.db")) as connection, connection:
-        connection.execute("UPDATE psched_nodes SET clock_offset = 20")
+        connection.execute("UPDATE psched_nodes SET clock_offset = -20")
     assert "<dd>+0.0 s " in visit().get("/nodes").text
+
+
+@pytest.mark.parametrize(("offset", "shown"), [(2500, "+2.5 s "), (-2500, "-2.5 s ")])
+def test_a_clock_that_is_ahead_is_shown_with_a_plus(
+    visit: Visit, schedules: ScheduleCollection, tmp_path: Path, offset: int, shown: str
+) -> None:
+    announce(schedules.store.nodes, "host/1", "schedules", TypeFilter(("mail",)))
+    with closing(sqlite3.connect(tmp_path / "psched.db")) as connection, connection:
+        connection.execute("UPDATE psched_nodes SET clock_offset = ?", (offset,))
+    assert f"<dd>{shown}" in visit().get("/nodes").text
 
 
 def test_a_missing_table_is_named_with_its_remedy(url: str) -> None:

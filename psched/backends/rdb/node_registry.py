@@ -35,8 +35,8 @@ _TOLD = ("section", "types", "host", "pid", "version", "tz_database", "processes
 def nodes_table() -> Table:
     """Return the table of nodes. All stores of a database share it.
 
-    `seen` and `started` are unix milliseconds on the database's clock. `clock_offset`: by how many milliseconds the
-    database's clock was ahead of the node's clock. `processes`: the node's processes and their runs, as JSON.
+    `seen` and `started` are unix milliseconds on the database's clock. `clock_offset`: the node's clock minus the
+    database's clock, in milliseconds. `processes`: the node's processes and their runs, as JSON.
     """
     return Table(
         "psched_nodes",
@@ -75,7 +75,7 @@ class RdbNodes:
         times = {
             "seen": now_ms(),
             "started": now_ms() - bindparam("uptime", type_=BigInteger),
-            "clock_offset": now_ms() - bindparam("node_time", type_=BigInteger),
+            "clock_offset": bindparam("node_time", type_=BigInteger) - now_ms(),
         }
         self._renew = update(nodes).where(*own).values(told | times)
         self._withdraw = delete(nodes).where(*own)
@@ -101,7 +101,7 @@ class RdbNodes:
                 **{name: told[name] for name in _TOLD},
                 "seen": now_ms(),
                 "started": now_ms() - literal(uptime, BigInteger),
-                "clock_offset": now_ms() - literal(node_time, BigInteger),
+                "clock_offset": literal(node_time, BigInteger) - now_ms(),
             }
             self._database.dialect.insert_one(connection, self._nodes, row)
 

@@ -1,5 +1,5 @@
 -- The known nodes. Each field of the hash `nodes` is a JSON array: the node's report (JSON, see node_registry.py), its
--- last sign of life and its start by the clock of Redis, and the offset of its own clock (milliseconds).
+-- last sign of life and its start by the clock of Redis, and its own clock minus the clock of Redis (milliseconds).
 
 -- Returns the fields of the hash `nodes` as {name, report, last sign, start, clock offset}.
 local function all_nodes()
@@ -20,7 +20,7 @@ if #ARGV == 1 then
   call('HDEL', T .. 'nodes', ARGV[1])
   return 1
 end
-local times = {integer(now), integer(now - tonumber(ARGV[3])), integer(now - tonumber(ARGV[4]))}
+local times = {integer(now), integer(now - tonumber(ARGV[3])), integer(tonumber(ARGV[4]) - now)}
 if call('HSET', T .. 'nodes', ARGV[1], cjson.encode({ARGV[2], times[1], times[2], times[3]})) == 1 then
   for _, node in ipairs(all_nodes()) do
     if now - node[3] > tonumber(ARGV[5]) then
