@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from psched.store.node_registry import Node, NodeProcess, NodeRun
@@ -39,13 +39,19 @@ def merged(nodes: Iterable[Node]) -> list[NodeState]:
     have ended since those reports.
     """
     by_name: dict[str, list[Node]] = {}
-    runs: list[NodeRun] = []
     for node in nodes:
         by_name.setdefault(node.name, []).append(node)
-        runs.extend(run for process in node.processes for run in process.runs)
-    latest = {(run.section, run.key): run.since for run in sorted(runs, key=lambda run: run.since)}
+    shown = [process for parts in by_name.values() for process in _processes(parts)]
+    runs = sorted((run for process in shown for run in process.runs), key=lambda run: run.since)
+    latest = {(run.section, run.key): run.since for run in runs}
     states = [_state(parts, latest) for parts in by_name.values()]
     return sorted(states, key=lambda state: (state.vanished, state.name))
+
+
+def _processes(parts: list[Node]) -> Iterator[NodeProcess]:
+    """Yield the processes of a node from its records. Leaves out vanished sections of a live node."""
+    is_alive = any(not part.has_vanished for part in parts)
+    return (process for part in parts if not (is_alive and part.has_vanished) for process in part.processes)
 
 
 def _state(parts: list[Node], latest: Mapping[tuple[str, str], float]) -> NodeState:
@@ -55,11 +61,9 @@ def _state(parts: list[Node], latest: Mapping[tuple[str, str], float]) -> NodeSt
     """
     last = min(parts, key=lambda part: part.age)
     runs: dict[tuple[str, int], list[NodeRun]] = {}
-    for part in parts:
-        if not part.has_vanished or last.has_vanished:
-            for process in part.processes:
-                last_runs = [run for run in process.runs if run.since == latest[run.section, run.key]]
-                runs.setdefault((process.name, process.pid), []).extend(last_runs)
+    for process in _processes(parts):
+        last_runs = [run for run in process.runs if run.since == latest[run.section, run.key]]
+        runs.setdefault((process.name, process.pid), []).extend(last_runs)
     return NodeState(
         last.name,
         last.host,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from psched.insight import merged
-from psched.store.node_registry import Node, NodeProcess, NodeRun
+from psched.store.node_registry import ALIVE, Node, NodeProcess, NodeRun
 from psched.store.type_filter import TypeFilter
 
 
-def _node(name: str, section: str, *processes: NodeProcess) -> Node:
-    return Node(name, section, TypeFilter(), 1.0, name, 1, "1.0", "tz", 0.0, 0.0, processes)
+def _node(name: str, section: str, *processes: NodeProcess, age: float = 1.0) -> Node:
+    return Node(name, section, TypeFilter(), age, name, 1, "1.0", "tz", 0.0, 0.0, processes)
 
 
 def _run(section: str, key: str, since: float) -> NodeRun:
@@ -26,3 +26,16 @@ def test_of_several_reported_runs_of_a_row_only_the_latest_is_shown() -> None:
     ]
     shown = {(node.name, process.name): process.runs for node in merged(nodes) for process in node.processes}
     assert shown == {("a", "worker 1"): (other, same_key), ("a", "worker 2"): (), ("b", "worker 1"): (running,)}
+
+
+def test_a_vanished_section_of_a_living_node_hides_no_run() -> None:
+    shown, stale = _run("schedules", "key", 100.0), _run("schedules", "key", 102.0)
+    nodes = [
+        _node("a", "schedules", NodeProcess("worker 1", 11, (stale,)), age=ALIVE + 1),
+        _node("a", "queue", NodeProcess("worker 1", 11)),
+        _node("b", "schedules", NodeProcess("worker 1", 21, (shown,))),
+    ]
+    assert {node.name: [process.runs for process in node.processes] for node in merged(nodes)} == {
+        "a": [()],
+        "b": [(shown,)],
+    }
