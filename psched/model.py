@@ -136,7 +136,7 @@ class Policy:
     - `max_lateness`: an occurrence that would start more than this many seconds late is skipped. None: no limit.
     - `alert_after`: an occurrence that has not finished this many seconds after its time (delay included) is reported
       as overdue. None: never.
-    - `max_attempts`: an occurrence has failed for good after this many attempts.
+    - `max_attempts`: an occurrence fails for good if this many attempts fail.
     - `owner`, `description`, `tags`: texts for people and for filters. They do not change any run.
     - `overlap`: if the previous occurrence is not settled yet, a due occurrence waits (`wait`) or is skipped (`skip`).
     - `pause_after`: the schedule is paused after this many regular occurrences have failed in a row. None: never.
@@ -371,8 +371,8 @@ class NewTask(NamedTuple):
     - `run_at`: unix seconds; None: now.
     - `max_running`: the maximum number of tasks of the `user` that run at the same time.
     - `priority`: among the tasks of one user, those with the highest priority run first.
-    - `max_attempts`: the task has failed after this many attempts. None: the number of the task's type, else the
-      configured number.
+    - `max_attempts`: the task fails for good if this many attempts fail. None: the limit of its type, else the
+      configured limit. Without any limit, psched retries the task for ever.
     - `compression`: `gzip` or None.
     - `headers`: a JSON object with information about the task, such as a trace id; at most 4,096 bytes.
     """

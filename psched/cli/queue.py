@@ -166,7 +166,7 @@ def _listed(row: Fields) -> Fields:
 @click.option(
     "--max-attempts",
     type=count(),
-    help="Give up after N attempts (default: the limit of the type or of the configuration).",
+    help="Give up after N failed attempts (default: the limit of the type or of the configuration).",
 )
 @click.option("--compression", type=click.Choice(["gzip"]), help="Store the data compressed.")
 @click.option(

@@ -115,8 +115,8 @@ class Queue(PolledTable):
         - `run_at`: when the task runs, in unix seconds; default: now.
         - `user`, `max_running`: at most `max_running` tasks of one `user` run at a time.
         - `priority`: -100 to 100. Of one user's tasks, those with a higher priority run first.
-        - `max_attempts`: after this many attempts, the task has failed for good. Default: the number of its type, else
-          the configured number.
+        - `max_attempts`: the task fails for good if this many attempts fail. Default: the limit of its type, else the
+          configured limit. Without any limit, psched retries the task for ever.
         - `compression`: "gzip" stores the data compressed.
         - `headers`: a JSON object with information about the task, such as a trace id; at most 4,096 bytes. The handler
           sees it as `task.headers`.

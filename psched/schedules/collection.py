@@ -130,7 +130,7 @@ class ScheduleCollection(PolledTable):
         - `max_lateness`: an occurrence that would start more than this many seconds late is skipped.
         - `alert_after`: an occurrence that is not finished this many seconds after its time (delay included) is
           reported as overdue.
-        - `max_attempts`: an occurrence has failed after this many attempts, and the next occurrence follows.
+        - `max_attempts`: an occurrence fails for good if this many attempts fail; then the next occurrence follows.
         - `overlap`: if the previous occurrence is not settled yet, a due occurrence waits (`wait`, the default) or is
           skipped (`skip`).
         - `pause_after`: the schedule is paused after this many regular occurrences have failed in a row.

@@ -55,8 +55,8 @@ _LAST_LINE = re.compile(r"^((?:\w+\.)*(\w+))(?::|$)", re.MULTILINE)
 class PschedTask(Task):  # type: ignore[type-arg]  # Django's own class is not generic
     """A task of Django with two more arguments of `@task`.
 
-    `max_attempts`: a task that raises an error has failed after this many attempts. `retry_wait`: seconds before the
-    next attempt, or `psched.backoff(...)`. If one of them is None, the OPTIONS of the backend apply.
+    `max_attempts`: the task fails for good if this many attempts fail. `retry_wait`: seconds before the next attempt,
+    or `psched.backoff(...)`. If one of them is None, the OPTIONS of the backend apply.
     """
 
     max_attempts: int | None = None
