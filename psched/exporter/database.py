@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from psched.clock import monotonic
 from psched.error_messages import one_line
 from psched.errors import NotSupportedError
 from psched.insight import Insight, ScheduleInsight, TaskInsight
+from psched.insight.base import problem_of
 from psched.store.counts import Counted, TypeCounts
 
 log = logging.getLogger(__name__)
@@ -46,9 +48,13 @@ class SectionFacts:
 class SectionReader:
     """Reads what the metrics need from one section's tables. Call it from one thread at a time."""
 
-    def __init__(self, name: str, ask: Callable[[], SectionFacts]) -> None:
+    def __init__(
+        self, name: str, ask: Callable[[], SectionFacts], problem: Callable[[Exception], str] = one_line
+    ) -> None:
+        """`problem`: returns a sentence about an error of `ask`."""
         self.name = name
         self._ask = ask
+        self._problem = problem
         self._asked: Future[SectionFacts] | None = None
         self._is_down = False
 
@@ -65,10 +71,10 @@ class SectionReader:
         try:
             facts = self._asked.result(max(0.0, until - monotonic()))
         except TimeoutError as error:
-            self._report(str(error) or "no answer in time")
+            self._report(f"the database does not answer: {str(error) or 'no answer in time'}")
             return None
-        except Exception as error:  # noqa: BLE001 – whatever a driver raises, the database does not answer
-            self._report(one_line(error))
+        except Exception as error:  # noqa: BLE001 – whatever a driver raises, there are no facts
+            self._report(self._problem(error))
             return None
         if self._is_down:
             log.info("section=%s the database answers again", self.name)
@@ -77,7 +83,7 @@ class SectionReader:
 
     def _report(self, problem: str) -> None:
         if not self._is_down:
-            log.warning("section=%s the database does not answer: %s", self.name, problem)
+            log.warning("section=%s %s", self.name, problem)
         self._is_down = True
 
     def _answer(self, asked: Future[SectionFacts]) -> None:
@@ -90,9 +96,9 @@ class SectionReader:
 def section_readers(insight: Insight) -> list[SectionReader]:
     readers = []
     if (schedules := insight.schedules) is not None:
-        readers.append(SectionReader("schedules", lambda: _schedule_facts(schedules)))
+        readers.append(SectionReader("schedules", lambda: _schedule_facts(schedules), partial(problem_of, schedules)))
     if (tasks := insight.tasks) is not None:
-        readers.append(SectionReader("queue", lambda: _facts(tasks)))
+        readers.append(SectionReader("queue", lambda: _facts(tasks), partial(problem_of, tasks)))
     return readers
 
 

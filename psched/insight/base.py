@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
+from psched.error_messages import one_line
 from psched.insight.doctor import live_workers, unrouted_types
 from psched.insight.run_stats import RunReport, RunsAt, run_report, runs_by_time
 from psched.store import ScheduleStore, TaskStore
@@ -17,6 +19,23 @@ TYPES = 100
 """The maximum number of types in one answer."""
 MOST_OF_TYPE = 1000
 """The maximum number of rows of one state and type that are counted."""
+
+
+class Reader(Protocol):
+    """A reader that knows the errors of its databases: an `Insight`, or a part of one."""
+
+    def is_unavailable(self, error: Exception) -> bool: ...
+
+    def is_refused(self, error: Exception) -> bool: ...
+
+
+def problem_of(reader: Reader, error: Exception) -> str:
+    """Return a sentence about an error of a query: whether the database does not answer, or refuses psched's user."""
+    if reader.is_refused(error):
+        return f"the database refuses this user: {one_line(error)}"
+    if reader.is_unavailable(error):
+        return f"the database does not answer: {one_line(error)}"
+    return f"the database cannot be used: {one_line(error)}"
 
 
 class TableInsight:
@@ -33,6 +52,10 @@ class TableInsight:
     def is_unavailable(self, error: Exception) -> bool:
         """Return whether `error` means that the database is unreachable or overloaded, or refuses psched's user."""
         return self._table.is_unavailable(error) or self._table.is_refused(error)
+
+    def is_refused(self, error: Exception) -> bool:
+        """Return whether `error` means that the database refuses psched's user: at login, or for lack of a right."""
+        return self._table.is_refused(error)
 
     def counts(self, most: int = MOST) -> Mapping[str, Counted]:
         """Return the number of rows by state or status; see `TableCounts.counts`."""

@@ -98,6 +98,10 @@ class Insight:
         """Return whether `error` means that a database is unreachable or overloaded, or refuses psched's user."""
         return any(part.is_unavailable(error) for part in self._parts)
 
+    def is_refused(self, error: Exception) -> bool:
+        """Return whether `error` means that a database refuses psched's user: at login, or for lack of a right."""
+        return any(part.is_refused(error) for part in self._parts)
+
     @property
     def _parts(self) -> Sequence[TableInsight]:
         return [part for part in (self.schedules, self.tasks) if part is not None]

@@ -13,6 +13,7 @@ from typing import Final
 from psched.clock import monotonic
 from psched.error_messages import one_line
 from psched.insight import Insight, NodeState
+from psched.insight.base import problem_of
 from psched.model import ScheduleRow
 from psched.store.counts import Counted
 
@@ -65,7 +66,7 @@ class Snapshot:
 class Status:
     """The last snapshot, if any.
 
-    `away_since`: since when the database does not answer (unix seconds); None if it answers.
+    `away_since`: since when the database cannot be used (unix seconds); None if it answers. `problem`: why.
     """
 
     snapshot: Snapshot | None = None
@@ -89,6 +90,7 @@ class StatusPoller:
         self._answered = _NEVER
         self._slow: tuple[float, Sequence[NodeState], Sequence[ScheduleRow]] = (-1e9, (), ())
         self._is_checked = False
+        self._opened: Insight | None = None
 
     def status(self, wait: float | None = None) -> Status:
         """Return the current status. If the thread must start first, wait up to `wait` seconds for its first answer.
@@ -144,7 +146,7 @@ class StatusPoller:
         """Return the status. The database counts as unreachable if it has not answered for `PATIENCE` seconds."""
         asked = self._asked
         if self._status.away_since is None and asked is not None and monotonic() - asked[0] > self._patience:
-            return Status(self._status.snapshot, asked[1], "no answer")
+            return Status(self._status.snapshot, asked[1], "the database does not answer")
         return self._status
 
     def _run(self) -> None:
@@ -153,7 +155,7 @@ class StatusPoller:
                 self._asked = (monotonic(), time.time())
             try:
                 status = Status(self._take())
-            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the database does not answer
+            except Exception as error:  # noqa: BLE001 – whatever a driver raises, there is no snapshot
                 status = self._away(error)
             with self._changed:
                 if status.away_since is None and self._status.away_since is not None:
@@ -170,14 +172,17 @@ class StatusPoller:
             return is_wanted
 
     def _away(self, error: Exception) -> Status:
-        before, problem = self._status, one_line(error)
+        before, problem = self._status, self._problem(error)
         if before.away_since is not None:
             return Status(before.snapshot, before.away_since, problem)
-        log.warning("the database does not answer: %s", problem)
+        log.warning("%s", problem)
         return Status(before.snapshot, time.time() if self._asked is None else self._asked[1], problem)
 
+    def _problem(self, error: Exception) -> str:
+        return one_line(error) if self._opened is None else problem_of(self._opened, error)
+
     def _take(self) -> Snapshot:
-        insight = self._insight()
+        insight = self._opened = self._insight()
         if not self._is_checked:
             insight.check_tables()
             self._is_checked = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -17,7 +18,11 @@ from faultlab.proxy import Proxy
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from psched.backends.sql import open_database
-from psched.clock import boottime
+from psched.clock import boottime, monotonic
+from psched.config import from_mapping
+from psched.exporter.database import section_readers
+from psched.insight import open_insight
+from psched.web.status_poller import StatusPoller
 from tests.stores.bench import Bench, eventually
 
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
@@ -45,6 +50,21 @@ def login(shared: Server, bench: Bench) -> Iterator[Login]:
     """A user whose password is wrong at first."""
     with made_login(shared, bench.url.rpartition("/")[2]) as login:
         yield login
+
+
+def test_the_exporter_and_the_pages_report_a_refused_login_as_such(
+    shared: Server, login: Login, caplog: pytest.LogCaptureFixture
+) -> None:
+    type_ = "redis" if isinstance(shared, Redis) else "rdb"
+    with open_insight(from_mapping({"type": type_, "url": login.url, "schedules": {}})) as insight:
+        [reader] = section_readers(insight)
+        reader.begin()
+        assert reader.facts(monotonic() + 30) is None
+        with closing(StatusPoller(lambda: insight)) as poller:
+            assert poller.status(30).problem.startswith("the database refuses this user: ")
+    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(found) == 2
+    assert all("the database refuses this user: " in message for message in found), found
 
 
 def test_a_refused_login_is_reported_as_such_and_the_server_is_not_asked_again_at_once(
