@@ -50,7 +50,7 @@ def due_alone(place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def due_together(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how late many schedules of the same second ran, in the daemon's first and in its second such burst."""
+    """Return how late many schedules of the same second ran, in a first burst and in a second."""
     worker = BenchmarkWorker(place)
     store_some(worker)
     with worker.schedules() as schedules, worker:

@@ -24,7 +24,7 @@ _STATEMENT = re.compile(rb"LOG:  (?:statement|execute [^:]*): ")
 
 
 def counting(place: Place) -> AbstractContextManager[Asked]:
-    """Yield a function that returns the number of statements. Enter this context before counted processes connect."""
+    """Yield a function that returns the number of statements. Enter this context before the other processes connect."""
     server = place.server
     if isinstance(server, DefaultPostgreSQL):
         return _logged(server)

@@ -46,7 +46,7 @@ def waits(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def ideal_waits(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how long the tasks of the same plan wait in an ideal queue."""
+    """Return how long the tasks of a plan wait in an ideal queue."""
     return spread(plan.ideal_waits(make(scale)))
 
 

@@ -46,7 +46,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Workload:
-    """One kind of work, which all contenders do. `what`: the end of a sentence that begins with "it measures”.
+    """One kind of work, which all contenders do. `what`: the end of a sentence that begins with "it measures".
 
     `side_by_side`: the contenders nearly always wait. So psched runs with all stores at the same time, and so do peers.
     """

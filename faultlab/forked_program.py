@@ -13,7 +13,7 @@ from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
 _SOCKET = "PSCHED_TEST_FORKSERVER"
 _HEADER = 8
 _NOT_AFTER_A_FORK = ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
-"""The same as in forkserver_client.py."""
+"""Variables that take effect only when a process starts, as in forkserver_client.py."""
 
 
 def main(argv: list[str]) -> int:

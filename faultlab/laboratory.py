@@ -33,7 +33,7 @@ class Lab:
         self._forks = ExitStack()
         self._fork_servers: dict[tuple[str, ...], Forks] = {}
         self.kept: set[int] = set()
-        """Further file descriptors that stay open between tests."""
+        """File descriptors of other objects that stay open between tests."""
 
     def __enter__(self) -> Self:
         return self

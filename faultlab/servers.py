@@ -53,9 +53,9 @@ class Server(ABC):
         self.port = 0
         self.durable = durable
         self.environment: dict[str, str] = {}
-        """Further environment variables of the server, such as a preloaded library. Set them before `start`."""
+        """Additional environment variables of the server, such as a preloaded library. Set them before `start`."""
         self.options: tuple[str, ...] = ()
-        """Further words of the server's command line. Set them before `start`."""
+        """Additional words of the server's command line. Set them before `start`."""
         self.place: Path | None = None  # the parent of the server's folder, such as a small disk; set it before `start`
         self._template = template
         self._folder: Path | None = None

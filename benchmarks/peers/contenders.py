@@ -40,7 +40,7 @@ class Library:
         return (1 if self.forks else children), "work", children
 
     def servers(self) -> tuple[int, str, int]:
-        """Return the same for the tasks of a plan."""
+        """Return how many processes to start for a plan, their verb, and the number of workers of each."""
         return 1, "serve", WORKERS
 
 

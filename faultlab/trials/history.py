@@ -54,7 +54,7 @@ class RecordedRun:
     """One run, as its handler recorded it.
 
     `seen`: the last sign of life. `end`: when the work was done, before the run was settled; None if the run was cut
-    off. `outcome`: the recorded outcome, "finished” or the name of an exception; None if none was recorded.
+    off. `outcome`: the recorded outcome, "finished" or the name of an exception; None if none was recorded.
     """
 
     key: str

@@ -54,15 +54,21 @@ BAD_ON_REDIS: dict[str, list[Any]] = {
     "run_at": ["now"],
     "row": ["no hash"],
 }
-"""Further such values on Redis, where fields have no type. None: the field is missing."""
+"""For each field, more values with which a row on Redis cannot be run. Fields have no type. None: the field is
+missing.
+"""
 BAD_ON_SQLITE: dict[str, list[Any]] = {"data": [b"\xff\xfe", BOMB], "type": [b"\xff"]}
-"""Further such values that SQLite stores although its columns have types."""
+"""For each column, more values with which a row on SQLite cannot be run. SQLite stores them in spite of the column's
+type.
+"""
 BAD_IN_COMPAT: dict[str, list[Any]] = {
     "data": [*(text.encode() for text in _TEXTS), BOMB],
     "cron": [cron for cron in BAD["cron"] if len(cron) <= 128],
     "timezone": BAD["timezone"],
 }
-"""Such values for the tables of `rdb_compat`. Its columns of times are left out, because any stored time can be run."""
+"""For each column of `rdb_compat`, values with which a row cannot be run. Times are left out: any stored time can be
+run.
+"""
 
 
 class BadRows(TrialFault):

@@ -106,7 +106,7 @@ def clock_finding(store: LeaseStore) -> Finding:
 
 
 def live_workers(store: LeaseStore) -> Sequence[Node]:
-    """Return the live workers of a table; none if the store does not record workers."""
+    """Return the live workers of a table; an empty sequence if the store does not record workers."""
     return () if store.nodes is None else store.nodes.alive()
 
 

@@ -1,4 +1,7 @@
-"""Numbers of ended runs, their speed and their outcomes. Reads the statistics that workers write once a minute."""
+"""How many runs have ended, how long they took, and with which outcomes.
+
+Reads the statistics that workers write once a minute.
+"""
 
 from __future__ import annotations
 

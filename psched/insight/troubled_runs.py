@@ -31,7 +31,7 @@ class TroubledRun:
 
 
 def troubled_runs(ledger: Ledger, wanted: LedgerFilter, seconds: float) -> Iterator[TroubledRun]:
-    """Yield occurrences with `had_trouble` or whose run started more than `seconds` late, in the order of the ledger.
+    """Yield occurrences that have `had_trouble` or started more than `seconds` late, in the order of the ledger.
 
     Reads all entries that `wanted` selects. `wanted.failed` and `wanted.last` must not be set.
     """

@@ -1,4 +1,4 @@
-"""The file of counters of one node. Its processes map the file. The master and each slot have a block.
+"""The file of counters of one node. The node's processes map the file. The master and each slot have a block.
 
 A block has one writer at a time, and its numbers only grow: the next child of a slot adds to the counts of the
 previous child. After a binary upgrade, the old and the new master have blocks in the same file. A later master
@@ -140,7 +140,7 @@ class CounterBlock:
 
 
 class CounterFile:
-    """The file of counters in a master. Assigns blocks by name."""
+    """The file of counters, as a master uses it. Assigns blocks by name."""
 
     def __init__(self, path: Path, inode: int) -> None:
         self.path = path

@@ -19,12 +19,12 @@ from psched.metrics.settled_runs import settled_runs
 from psched.telemetry import Event, attach
 
 RUN = "run"
-"""Runs by section, outcome and type: their durations, and how late first attempts started."""
+"""Label of counters for runs, by section, outcome and type: their durations, and how late first attempts started."""
 STORE = "store"
-"""Database calls by section and operation: how long each took."""
+"""Label of counters for database calls, by section and operation: how long each call took."""
 LEASE_LOST = "lease_lost"
 RESTART = "restart"
-"""Ended children by cause."""
+"""Label of counters for ended children, by cause."""
 OTHER = "other"
 MOST_TYPES = 64
 """The maximum number of types with their own counters. Other types count as OTHER."""

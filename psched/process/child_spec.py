@@ -97,7 +97,7 @@ class ChildRole:
     def stop(self, immediate: bool, grace: float | None = None) -> None:
         """Stop after the running tasks; or, if `immediate`, within `grace` seconds.
 
-        Called in the control thread, perhaps several times. Returns at once.
+        Called in the control thread, perhaps several times. Returns immediately.
         """
 
     def running(self) -> Sequence[str]:

@@ -207,10 +207,11 @@ class Slot:
     def _replacement_time(self, child: ChildProcess, now: float) -> float:
         """Return when to fork the next child after a crash.
 
-        If the child has run a task, the next is forked almost at once: only the task that crashed the child waits,
-        longer each time. Otherwise the first replacement is forked at once, because leases wait for recovery. From the
-        second early death in a row, the slot waits for `child_fork_frequency_limit`. While there is no fetching child,
-        all handler children wait, so the slot of the fetching child waits only after several early deaths so long.
+        If the child has run a task, the next is forked almost immediately: only the task that crashed the child waits,
+        longer each time. Otherwise the first replacement is forked immediately, because leases wait for recovery. From
+        the second early death in a row, the slot waits for `child_fork_frequency_limit`. While there is no fetching
+        child, all handler children wait, so the slot of the fetching child waits only after several early deaths so
+        long.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if child.running or child.worked:

@@ -52,12 +52,12 @@ class DatabaseClock:
         event.remove(Engine, "before_cursor_execute", self._on_execute)
 
     def time(self) -> float:
-        """Return the clock in unix seconds."""
+        """Return the time of this clock, in unix seconds."""
         shown = self._milliseconds()
         return time.time() if shown == _TRUE else shown / 1000
 
     def now(self, tz: str | tzinfo = "UTC") -> datetime:
-        """Return the clock as a datetime in the zone `tz`."""
+        """Return the time of this clock, as a datetime in the zone `tz`."""
         return datetime.fromtimestamp(self.time(), _zone(tz))
 
     def travel_to(self, when: Moment, tz: str | tzinfo | None = None) -> None:
