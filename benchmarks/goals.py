@@ -34,7 +34,7 @@ ALL = (*SQL, "redis")
 
 
 class GoalVerdict(NamedTuple):
-    """The measured value (the ratio, if the goal is about another contender, too), and whether the goal is reached."""
+    """The measured value (a ratio, if the goal compares two contenders), and whether the goal is reached."""
 
     found: float
     reached: bool

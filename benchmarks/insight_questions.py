@@ -1,6 +1,6 @@
 """Measures how long `psched.insight` takes to answer, with 100,000 schedules, a million tasks and a million runs.
 
-`fill` stores these for the benchmark of the web pages, too.
+`fill` also stores these rows for the benchmark of the web pages.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def due_together(place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def bursts(worker: BenchmarkWorker, schedules: ScheduleCollection, scale: Scale) -> Mapping[str, float]:
-    """Return how late the runs of two bursts were, and then the memory of the daemon's processes."""
+    """Return how late the runs of two bursts were, and the memory of the daemon's processes after them."""
     first = spread(add_together(worker, schedules, scale.count(TOGETHER)))
     second = spread(add_together(worker, schedules, scale.count(TOGETHER)))
     again = {f"second {metric}": value for metric, value in second.items()}

@@ -95,7 +95,7 @@ def _judged(words: str, verdict: GoalVerdict) -> tuple[str, str, str]:
 
 
 def shown(value: float) -> str:
-    """Return a value with three digits, or as a whole number from 100 on."""
+    """Return a value as text: with three digits, or from 100 on as a whole number."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

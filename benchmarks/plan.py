@@ -64,7 +64,7 @@ def backlog(count: int) -> Sequence[PlannedTask]:
 
 
 def long_tail(seconds: float, own_type: bool) -> Sequence[PlannedTask]:
-    """Return tasks that take no time, and among twenty of them one that takes 2 s.
+    """Return tasks of which one in twenty takes 2 s. The others take no time.
 
     The long tasks have a type of their own (`own_type`), or the type of the short tasks. On average the long tasks keep
     half of the workers busy. Only the short tasks are measured.

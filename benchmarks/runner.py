@@ -80,7 +80,7 @@ def _outcome(grounds: Grounds, measurement: Measurement, scale: Scale) -> Benchm
 
 
 def _keep(record: BenchmarkRecord, outcome: BenchmarkOutcome, share: float) -> None:
-    """Record an outcome, and print it. `share`: its share of the group's time, in seconds."""
+    """Record an outcome, and print it. `share`: the outcome's share of the group's time, in seconds."""
     measured = outcome.measurement
     record.add(measured.workload.name, measured.store, measured.contender.name, outcome.metrics, share)
     if outcome.failure:

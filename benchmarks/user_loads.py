@@ -33,7 +33,7 @@ Plan = Callable[[Scale], Sequence[PlannedTask]]
 
 
 def waits(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how long the tasks of a plan waited, each of which was submitted at its time."""
+    """Submit the tasks of a plan at their times, and return how long the tasks waited."""
     jobs = make(scale)
     worker = BenchmarkWorker(place, processors=WORKERS)
     with worker.queue() as queue, worker:

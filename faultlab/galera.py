@@ -12,7 +12,7 @@ from faultlab.servers import Server
 
 SIZE = 3
 _TIMES = "evs.keepalive_period=PT0.5S;evs.suspect_timeout=PT2S;evs.install_timeout=PT4S;evs.inactive_timeout=PT6S"
-"""Timeouts of seconds, after which the cluster continues without a lost member."""
+"""Timeouts of some seconds, after which the cluster continues without a lost member."""
 _PROVIDERS = ("/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so")
 
 

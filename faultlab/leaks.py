@@ -106,7 +106,7 @@ def kill_since(before: Holdings, owned: Owned) -> None:
 
 
 def _owners(owned: Owned) -> dict[int, bool]:
-    """Map pids to whether their descendants belong to the session. For a process, its nearest ancestor here decides."""
+    """Map pids to whether their descendants belong to the session. The nearest ancestor of a process decides."""
     owners = {os.getpid(): True, **dict.fromkeys(owned.servers, False)}
     for parent, *server in owned.fork_servers:
         owners |= {parent: False, **dict.fromkeys(server, True)}

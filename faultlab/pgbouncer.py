@@ -21,7 +21,10 @@ class PgBouncer(Pooler[PostgreSQL]):
     name = "PgBouncer"
 
     def __init__(self, server: Server, mode: str, sessions: int = 1) -> None:
-        """`mode`: how long a client keeps a session: for a `session`, a `transaction` or a `statement`."""
+        """`mode`: how long a client keeps a session of the server.
+
+        Until it disconnects (`session`), for a `transaction`, or for a `statement`.
+        """
         assert isinstance(server, PostgreSQL)
         super().__init__(server, sessions)
         self.mode = mode

@@ -128,7 +128,7 @@ def chosen(name: str) -> Path | None:
 
 
 def missing(programs: Iterable[str]) -> list[str]:
-    """Return the packages of those of these programs that this machine lacks."""
+    """Return the packages of the programs that this machine lacks."""
     lacking = [PACKAGES[program] for program in programs if program in PACKAGES and not _locate(program)]
     return sorted({name for package in lacking for name in package.here.split()})
 

@@ -1,4 +1,4 @@
-"""Runs one database server, and kills it when the test process ends, even if that is killed by SIGKILL.
+"""Runs one database server, and kills it when the test process ends, even by SIGKILL.
 
 This process is the child of the test process and the parent of the server. Arguments: the folder, the user (empty: the
 present user), and the command with its arguments. The wrapper prints the server's pid. It then waits until the server

@@ -1,4 +1,4 @@
-"""The floors: for each store, the committed statements that psched also sends, by the bare driver."""
+"""The floors: for each store, the same committed statements as psched's, sent by the bare driver."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _FINISH = f"UPDATE floor SET due = NULL, finished_at = {_NOW} WHERE `key` IN %s 
 class MariaDBFloor:
     """Statements in autocommit, with READ COMMITTED. A claim reads keys and updates those that are still due.
 
-    If the update has changed only some of the rows, the claim reads which.
+    If the update has changed only some of the rows, the claim reads the keys of these rows.
     """
 
     def __init__(self, url: str) -> None:

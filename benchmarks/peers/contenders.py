@@ -80,7 +80,7 @@ def idle(library: Library, place: Place, scale: Scale) -> Mapping[str, float]:
 
 
 def waits(library: Library, make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how long the tasks of a plan waited, each of which was submitted at its time."""
+    """Submit the tasks of a plan at their times, and return how long the tasks waited."""
     crew, jobs = Crew(library.script, place), make(scale)
     crew.run("fill", 0)
     path = place.folder / "plan.json"

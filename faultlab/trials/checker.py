@@ -1,7 +1,7 @@
 """The checker of a trial: a pure function that finds violations in a trial's history. Runs in the test process.
 
 A violation is excused only by a declared fault that touched the run. An overlap is excused only if the first run was
-frozen. A run counts as alive until its last sign of life, so a run that overlaps another was seen at work.
+frozen. A run counts as alive only until its last sign of life, so overlaps are never reported by mistake.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ _CONFIG: dict[str, Any] = {
     "pid_file": "psched.pid",
 }
 _COMPAT: dict[str, Any] = {"schedules": {"table": TABLES[0], "ledger": "psched_trial"}}
-"""Additional settings for `rdb_compat`, which keeps a ledger only with this key."""
+"""Additional settings for `rdb_compat`, which keeps a ledger only if the key `ledger` is given."""
 Schedules = Mapping[str, tuple[int, dict[str, Any]]]
 """For each key, the seconds between two occurrences, and the data."""
 SECOND_BY_SECOND: Schedules = {
@@ -85,7 +85,7 @@ SCHEDULES: Schedules = {
     "long": (20, {"seconds": 10.0}),
     "stubborn": (30, {"seconds": 14.0, "stubborn": True}),
 }
-"""All schedules. The runs of two of them (`long` and `stubborn`) take longer than a lease."""
+"""The schedules of a trial, except those with drawn options. Runs of `long` and `stubborn` take longer than a lease."""
 
 
 class TrialEnvironment:

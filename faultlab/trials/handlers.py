@@ -128,7 +128,10 @@ class Moody(Work):
 
 
 class Handlers(Dispatch):
-    """Routes each type to the handler class with this name in lower case. Also routes the type of this node only."""
+    """Routes the name of each handler class, in lower case, to this class.
+
+    Also routes the type of which only this node runs tasks.
+    """
 
     routes: ClassVar = {
         f"only-{NODE}": Work,

@@ -27,8 +27,7 @@ RESUME = "resume"
 RUN_NOW = "run-now"
 MODIFY = "modify"
 _SLACK = 1.0
-"""Seconds by which the effect of an action may seem to come before its first try or after its end. Clocks are rounded.
-"""
+"""Seconds by which an action may seem to take effect before it was tried, or after it was done. Clocks are rounded."""
 ONLY = "only-"
 """The beginning of keys and types that only one node routes. The name of the node follows."""
 

@@ -64,7 +64,7 @@ BEFORE = 3.0
 class PlannedFault:
     """A planned fault.
 
-    `at`: seconds from the start of the trial to the beginning of the fault. `lasts`: its seconds.
+    `at`: seconds from the start of the trial to the beginning of the fault. `lasts`: its duration in seconds.
     """
 
     at: float

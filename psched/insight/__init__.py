@@ -1,4 +1,6 @@
-"""Queries for people: what exists, what has happened, and what is late. Uses read-only sessions of its own.
+"""Queries for people: what exists, what has happened, and what is late.
+
+The package opens read-only sessions of its own.
 
 On SQL, a session refuses to write, ends a statement after 2 s (unless it is opened with `long_reads`), and lets the
 database's planner choose plans. Counts end at a limit ("10,000+"), and pages end after a number of rows, so that no

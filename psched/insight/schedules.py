@@ -213,7 +213,7 @@ class ScheduleInsight(TableInsight):
         return self._schedules.audit(since, until, keys=keys)
 
     def verdict(self, key: str, since: int, until: int) -> Verdict:
-        """Return the audit of one schedule from the ledger. After 20 s, its verdict is unknown.
+        """Return the audit of one schedule from the ledger. After 20 s, the verdict is unknown.
 
         Raises NotSupportedError if the store keeps no ledger.
         """

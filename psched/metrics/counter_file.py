@@ -201,7 +201,7 @@ class CounterFile:
             self._blocks[name].forked(pid)
 
     def child_ended(self, pid: int) -> bool:
-        """Clear the header of the ended child. Return whether the child had a block."""
+        """Clear the header of the child `pid`, which has ended. Return whether the child had a block."""
         for block in self._blocks.values():
             if block.is_of(pid):
                 block.about_to_fork()

@@ -20,22 +20,24 @@ LOST_MASTER = 71
 """Exit code if the master is gone, or the pipes are closed."""
 
 BEAT = "beat"
-"""The child has run a task since its last heartbeat. An idle child only records heartbeats in the shared memory."""
+"""Message: the child has run a task since its last heartbeat. An idle child only records heartbeats in the shared
+memory.
+"""
 RAN = "ran"
-"""A run has ended. Sent at most about once a second."""
+"""Message: a run has ended. Sent at most about once a second."""
 READY = "ready"
 RECOVERED = "recovered"
-"""The child has released the leases of the dead children that its spec names."""
+"""Message: the child has released the leases of the dead children that its spec names."""
 APPLIED = "applied"
-"""The child has applied the schedules that the application declares, or cannot apply them (`apply_at_start`)."""
+"""Message: the child has applied the schedules that the application declares, or cannot (`apply_at_start`)."""
 EMPTY = "empty"
-"""A forced exit is in progress, and the child has released all its leases."""
+"""Message: a forced exit is in progress, and the child has released all its leases."""
 BYE = "bye"
-"""The child ends in an orderly way and holds no lease."""
+"""Message: the child ends in an orderly way, and holds no lease."""
 START_ERROR = "why"
-"""The child cannot start; the reason follows."""
+"""Message: the child cannot start; the reason follows."""
 TROUBLE = "trouble"
-"""The child cannot work now; the reason follows. Without a reason: the child works again."""
+"""Message: the child cannot work now; the reason follows. Without a reason: the child works again."""
 
 _HEARTBEAT = struct.Struct("d")
 _CHUNK = 65536
@@ -134,7 +136,10 @@ class MasterPipe:
         self._heartbeat.close()
 
     def close_pipes(self) -> None:
-        """Close the master's ends of the pipes, but keep the shared memory. Called in the child, which writes to it."""
+        """Close the master's ends of the pipes, but keep the shared memory.
+
+        Called in the child, which writes to this memory.
+        """
         os.close(self.messages)
         os.close(self._orders)
 

@@ -17,8 +17,8 @@ _MOST = 500
 _AT_ONCE = 4
 """How many batches are sent at the same time, each in a thread."""
 _HEAD_START = 0.05
-"""The maximum number of seconds that a batch waits for the previous batch, which may itself be waiting for a
-transaction of the caller.
+"""The maximum number of seconds that a batch waits for the previous batch, which may itself be waiting for a caller's
+transaction.
 """
 _WOKEN_TOGETHER = 20
 """How many callers continue before the event loop serves others. If all callers of a batch continued together, they

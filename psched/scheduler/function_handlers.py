@@ -1,6 +1,6 @@
 """The handlers of an embedded scheduler.
 
-`OccurrenceHandler` submits a task for each occurrence. The others call the function that is bound to a task.
+`OccurrenceHandler` submits a task for each occurrence. The other handlers call the function that is bound to a task.
 """
 
 from __future__ import annotations

@@ -50,7 +50,10 @@ class Instance:
 
 
 class InstanceRegistry:
-    """Writes the heartbeats of this instance and reads those of others. Its `thread` renews the row."""
+    """Writes the heartbeats of this instance, and reads those of other instances.
+
+    `thread`: renews this instance's row.
+    """
 
     def __init__(
         self,
@@ -71,7 +74,10 @@ class InstanceRegistry:
         """How many heartbeats in a row have succeeded."""
 
     def register(self) -> float:
-        """Create this instance's row. Return its creation time, by the database's clock. Raises the driver's errors."""
+        """Create this instance's row.
+
+        Return its creation time (unix seconds, database's clock). Raises the driver's errors.
+        """
         self._queue.submit([NewTask(self.key, INSTANCE, self._data)])
         claim = self._queue.preempt(self.key, self._lease_time)
         self._lease = claim.lease

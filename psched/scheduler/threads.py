@@ -53,7 +53,7 @@ _OCCURRENCES_PER_POLL = 20
 
 
 class SchedulerThreads:
-    """The threads of one start of a scheduler, which stops them once. `stop` may be called again, to wait longer."""
+    """The threads of a started scheduler. Call `start` once; `stop` may be called again, to wait longer."""
 
     def __init__(
         self,
@@ -82,7 +82,9 @@ class SchedulerThreads:
         self._logged_overrun: str | None = None
         self._instances = InstanceRegistry(stores.queue, self._names, restore_tables=self._restore_tables)
         self._since: float | None = None
-        """When this instance started, by the database's clock; None until its heartbeat row is written."""
+        """When this instance started, in unix seconds by the database's clock; None until its heartbeat row is
+        written.
+        """
 
         self._running_table = RunningTable(concurrency + 1)
         self._runs = ActiveRuns(self._running_table)

@@ -61,11 +61,11 @@ class Verdict:
     reason.
 
     - `known`: whether the schedule exists or has existed.
-    - `ran`: occurrences that were finished or enqueued. `run_now` requested `extra_runs` of them, and backfills ran
+    - `ran`: how many occurrences were finished or enqueued. `run_now` requested `extra_runs` of them, and backfills ran
       `backfilled` of them.
-    - `skipped`: occurrences that were skipped for a permitted reason; `reasons` counts them by reason.
-    - `running`: occurrences that a worker is running now.
-    - `pending`: occurrences that need not have begun yet.
+    - `skipped`: how many occurrences were skipped for a permitted reason. `reasons`: these reasons.
+    - `running`: how many occurrences a worker is running now.
+    - `pending`: how many occurrences need not have begun yet.
     - `first`, `last`: the first and the last occurrence that ran or was skipped.
     - `counts`: how many occurrences violate the definition, by kind.
     - `unlisted`: how many violations are not in `violations`.

@@ -153,7 +153,7 @@ def _nth(rule: Rule, first: int, last: int, number: int, dialect: CronDialect) -
 def rule_of_backfill(rule: Rule, schedule: str, spans: tuple[Span, ...], reverse: bool) -> Rule:
     """Return the rule of a row that runs the occurrences of the schedule's `rule` in `spans`.
 
-    Its `start` and `end` are those of the time ranges, so it has no later occurrences.
+    This rule has the `start` and the `end` of the time ranges, so it has no later occurrences.
     """
     backfill = Backfill(schedule, spans, reverse)
     return replace(rule, delay=0, spread=0, max_runs=None, start=spans[0][0], end=spans[-1][1], backfill=backfill)

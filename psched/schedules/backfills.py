@@ -61,7 +61,8 @@ _KEPT = 86400.0
 class BackfillPlan:
     """What a backfill of `schedule` would run: `count` of the `total` occurrences in the range.
 
-    `spans`: the time ranges in which it runs each occurrence, sorted. Each range begins and ends with an occurrence.
+    `spans`: the time ranges in which the backfill runs each occurrence, sorted. Each range begins and ends with an
+    occurrence.
     """
 
     schedule: str

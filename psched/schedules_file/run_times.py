@@ -31,7 +31,7 @@ CROWDED = 50
 _MOST_LISTED = 20_160
 """The maximum number of runs of one schedule in the period (one every 30 s) that are compared one by one."""
 _FEW = 1000
-"""The occurrences of a rule are counted only if there are at least this many. Most rules have fewer."""
+"""If a rule has at least this many occurrences, they are counted before they are all listed. Most rules have fewer."""
 _MOST_MINUTES = 5
 _NEAR = 3 * 3600
 """Seconds before and after a clock change in which runs are checked."""

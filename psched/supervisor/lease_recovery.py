@@ -29,7 +29,10 @@ _RETRY_PAUSE = 5.0
 
 
 class LeaseRecovery:
-    """The dead children whose leases are not released yet. At most one recovery child at a time releases them."""
+    """The dead children whose leases are not released yet.
+
+    At most one recovery child at a time releases these leases.
+    """
 
     def __init__(self, process_table: ProcessTable) -> None:
         self._process_table = process_table
@@ -40,7 +43,9 @@ class LeaseRecovery:
         children, so the next worker reports them to the fetching child.
         """
         self._shared: set[str] = set()
-        """The holders that dead children shared with others. Children with another holder do not know these leases."""
+        """The holders that dead children shared with other children. Children with another holder do not know these
+        leases.
+        """
         self._child: ChildProcess | None = None
         self._fork_at = -math.inf
 

@@ -229,7 +229,7 @@ def _parse_pid(line: str) -> int | None:
 
 
 def _await_pid(path: Path, descriptor: int) -> int:
-    """Read the pid. Wait if its writer has locked the file but not written yet, or is ending.
+    """Read the pid. Wait while the process that has locked the file has not written the pid yet, or is ending.
 
     Raises PidFileError and _EndedError.
     """

@@ -210,8 +210,8 @@ class Slot:
         If the child has run a task, the next is forked almost immediately: only the task that crashed the child waits,
         longer each time. Otherwise the first replacement is forked immediately, because leases wait for recovery. From
         the second early death in a row, the slot waits for `child_fork_frequency_limit`. While there is no fetching
-        child, all handler children wait, so the slot of the fetching child waits only after several early deaths so
-        long.
+        child, all handler children wait, so the slot of the fetching child waits so long only after several early
+        deaths.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if child.running or child.worked:

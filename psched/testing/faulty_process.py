@@ -27,8 +27,8 @@ from psched.testing.open_tables import OpenTables
 
 _TICK = 0.002
 _ASLEEP = 150
-"""How many checks must find a process asleep before it counts as waiting for a lock, not for a busy machine. The count
-begins again when the process has used `_AWAKE` nanoseconds of processor time.
+"""How many checks must find a process asleep before the process counts as waiting for a lock, not for a processor. The
+count begins again when the process has used `_AWAKE` nanoseconds of processor time.
 """
 _AWAKE = 2_000_000
 """Nanoseconds of processor time. If a process has used more, its sleep counts as interrupted. The limit is not 0,
