@@ -24,7 +24,7 @@ _SECONDS = 2.0
 
 
 class Client:
-    """psched's client, in the form of a `Floor`, so that the same loops run it."""
+    """A client of psched in the form of a `Floor`, so that the loops of the floors can use it."""
 
     def __init__(self, place: Place) -> None:
         self._config = BenchmarkWorker(place).config

@@ -90,7 +90,7 @@ class Login:
 
 @contextmanager
 def made_login(server: Server, database: str) -> Iterator[Login]:
-    """Create a user of the database whose login is refused until `accept`. Remove the user in the end."""
+    """Create a user with access to the database, and remove the user in the end. Logins are refused until `accept`."""
     login = Login(server, database)
     login.create()
     try:

@@ -1,4 +1,4 @@
-"""The peers as contenders. Runs in the measuring process."""
+"""The peers as contenders of the benchmark's workloads. Runs in the measuring process."""
 
 from __future__ import annotations
 

@@ -9,6 +9,6 @@ app = psched.App()
 
 @app.task
 def work(task: psched.Task) -> None:
-    """Work a moment."""
+    """Work for a moment."""
     time.sleep(0.01)
     print("worked for", task.key.rpartition("-")[0], flush=True)

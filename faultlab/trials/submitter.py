@@ -53,7 +53,7 @@ class Submitter:
         self._thread.join()
 
     def order(self, type_: str) -> None:
-        """Submit one more task of a type soon, which is due immediately. Called from any thread."""
+        """Request one more task of a type, which is submitted soon and due immediately. Called from any thread."""
         self._orders.append(type_)
 
     def _work(self) -> None:

@@ -162,7 +162,10 @@ class RunTimeComparison:
             yield time + timing.delay
 
     def _later(self, timing: _Timing) -> Sequence[int] | None:
-        """Return the occurrences after the next one whose runs come before `until`; None for too many to list."""
+        """Return the occurrences after the next occurrence; None if there are too many to list.
+
+        The last of them is the last occurrence whose run comes before `until`.
+        """
         # usually the list that `crowded_minutes` needs, too
         begin = min(timing.next_time, self._first_of(timing.delay))
         found = self._occurrences(timing.rule, begin, self._last_of(timing.delay))

@@ -66,7 +66,8 @@ class Snapshot:
 class Status:
     """The last snapshot, if any.
 
-    `away_since`: since when the database cannot be used (unix seconds); None if it answers. `problem`: why.
+    `away_since`: since when the database cannot be used (unix seconds); None if it answers. `problem`: why it cannot be
+    used.
     """
 
     snapshot: Snapshot | None = None
@@ -75,7 +76,7 @@ class Status:
 
 
 class StatusPoller:
-    """Keeps the status of the database. Safe to use from several threads."""
+    """Keeps the status of the database up to date. Safe to use from several threads."""
 
     def __init__(self, insight: Callable[[], Insight]) -> None:
         """`insight`: opens the reader of the database at its first use."""
