@@ -104,7 +104,7 @@ def spread_offset(key: str, spread: float) -> int:
 
 
 Instant = Annotated[float, "unix seconds"]
-"""A point in time. A plain float in a definition is a duration."""
+"""A point in time. A field that is a plain float is a duration."""
 
 CatchUp = Literal["all", "latest", "none"]
 """Which occurrences run if several are due at the same time."""
@@ -538,7 +538,7 @@ class LeaseTimes:
         return Backoff.of(self.retry_wait)
 
     def lease_time(self, started: bool) -> float:
-        """Return how many seconds a lease lasts. `started`: whether the run has begun; if not, it is prefetched."""
+        """Return how many seconds a lease lasts. `started`: whether the run has begun; else the task is prefetched."""
         return self.alive_time if started or self.prefetch_time is None else self.prefetch_time
 
 

@@ -309,8 +309,8 @@ class Task:
             UnstorableResultError: the result is not a JSON value, or too large; nothing was changed.
             NotSupportedError: there is a result, but the store keeps no results, or this is the run of a schedule.
             PreemptedError: the lease is lost; nothing was changed.
-            OutcomeUnknownError: the lease is lost, and the answer to an earlier write was lost, so that write may have
-                settled the run.
+            OutcomeUnknownError: the lease is lost, and an earlier write, whose answer was lost, may have settled the
+                run.
             AlreadyFinishedError: this lease was settled before, with another outcome.
             IdempotentAlreadyFinishedError: this task object was settled before; perhaps the answer was lost.
             IdempotentNotFoundError: the row no longer exists.
@@ -633,12 +633,12 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
 
 
 def release_many(tasks: Sequence[Task]) -> int:
-    """Release tasks of one store that have not begun, except tasks with a cancel request. Return their number.
+    """Release tasks of one store that have not begun. Return the number of released tasks.
 
     The tasks get back their due times from before the acquire, as with `Task.release_unstarted`.
 
-    A task that another thread is settling or beginning now is skipped. After a driver's error the outcome is unknown,
-    and the caller may repeat the call for the same tasks.
+    A task with a cancel request is skipped, and also a task that another thread is settling or beginning now. After a
+    driver's error the outcome is unknown, and the caller may repeat the call for the same tasks.
     """
     with locked(tasks) as free:
         left = [task for task in free if task.in_flight and not task.started and not task.cancel_requested]

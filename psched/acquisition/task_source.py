@@ -1,6 +1,6 @@
 """Acquires due rows of one store as tasks, keeps track of them, and deletes old rows.
 
-Rows that cannot be run are deferred: unreadable, cancelled, or without attempts left.
+Rows that cannot be run (unreadable, cancelled, or without attempts left) are deferred.
 """
 
 from __future__ import annotations

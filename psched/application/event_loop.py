@@ -34,7 +34,7 @@ class EventLoops:
 
 
 class CancellableRun:
-    """Runs one awaitable on a loop. Another thread may cancel it, even before it has begun."""
+    """Runs one awaitable on a loop. Another thread may cancel the run, even before the run has begun."""
 
     def __init__(self) -> None:
         self.reset_after_fork()

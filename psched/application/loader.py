@@ -64,7 +64,7 @@ def load(spec: ApplicationSpec) -> Application:
 
 
 def load_modules(include: Sequence[str], require: Sequence[str]) -> dict[str, ModuleType]:
-    """Put the folders `include` first in the import path. Return the modules that `require` names, by name.
+    """Put the folders `include` first in the import path. Return the modules in `require`, by name.
 
     Raises ConfigError.
     """

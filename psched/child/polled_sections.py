@@ -44,7 +44,7 @@ class PolledSections:
     def prepare(self) -> None:
         """Check the tables, and log the `types` that match no handler.
 
-        If the database does not answer or refuses the login, this is logged, and the pollers keep trying.
+        If the database does not answer or refuses the login, write that to the log; the pollers keep trying.
 
         Raises:
             ConfigError: a table is missing, belongs to another program, or cannot be used.

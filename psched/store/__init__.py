@@ -60,8 +60,8 @@ open connections are in use.
 class StoreSettings:
     """The parameters of a backend's `open_stores(settings) -> Stores`. A table that is None is not opened.
 
-    - `holder`: names one run of one process (`host/process/random`, at most 255 characters). It is written with each
-      lease, so that a successor can release the leases of a dead process.
+    - `holder`: names one run of one process (`host/process/random`, at most 255 characters). The name is written with
+      each lease, so that a successor can release the leases of a dead process.
     - `tls`: has the keys ca, cert, key and verify.
     - `max_data_size`: the maximum number of bytes of JSON in a row. Larger data raises ValueError when written, and is
       a problem of the row when read.

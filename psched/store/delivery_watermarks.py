@@ -36,7 +36,7 @@ class Watermarks(Protocol):
         """Return up to `limit` marks whose names come after `after`, in the order of names."""
 
     def claim(self, mark: Watermark, claimer: str, seconds: float) -> bool:
-        """Claim the right to report for `seconds`. Only one claimer at a time gets True; it may claim again.
+        """Claim the right to report for `seconds`. Only one claimer at a time gets True; that claimer may claim again.
 
         Return False if the mark has changed or does not exist.
         """

@@ -222,8 +222,8 @@ class Change:
     - `due`: when `first` is due.
     - `version`: grows for each key, even if the key is deleted and added again.
     - `reckoning`: as in `LedgerRow`; None if it is not known.
-    - `paused_from`, `paused_until`: the last pause at that time, as in `ScheduleRow`. These times decide which
-      occurrences are skipped. They are a little before the times at which the changes were written.
+    - `paused_from`, `paused_until`: the last pause at that time, as in `ScheduleRow`. These two times decide
+      which occurrences are skipped. Each of these times is a little before the time `at` of the change that set it.
     - `data`: the data as JSON; None if the ledger does not keep it (`rdb_compat`).
     """
 

@@ -18,7 +18,8 @@ FORGOTTEN = 86_400.0
 class NodeRun(NamedTuple):
     """One task in progress.
 
-    `since`: when it began: unix seconds by the database's clock in a `Node`, boottime seconds for `encode_processes`.
+    `since`: when the task began: unix seconds by the database's clock in a `Node`, boottime seconds for
+    `encode_processes`.
     """
 
     section: str

@@ -130,8 +130,8 @@ class RunStats(Protocol):
     def totals(self, window: StatsWindow, by_time: bool = False, durations: bool = True) -> list[RunTotals]:
         """Return the sums of all nodes, ordered by type and outcome.
 
-        With `by_time`, they are ordered by span and outcome; spans without runs are left out. Without `durations`, the
-        query is faster, but the numbers about how long runs took may be 0.
+        With `by_time`, the sums are ordered by span and outcome; spans without runs are left out. Without `durations`,
+        the query is faster, but the numbers about how long runs took may be 0.
         """
 
     def purge(self, retention: float, limit: int) -> bool:
@@ -142,7 +142,7 @@ class RunStats(Protocol):
 
 
 def hours_of(counted: Sequence[tuple[RunKind, Sequence[int]]]) -> list[tuple[RunKind, RunSums]]:
-    """Add up the numbers of minutes by hour. In the result, `minute` is the start of the hour."""
+    """Add up the sums of all minutes of each hour. In the result, `minute` is the start of the hour."""
     hours: dict[RunKind, RunSums] = {}
     for kind, numbers in counted:
         hour = kind._replace(minute=kind.minute // HOUR * HOUR)

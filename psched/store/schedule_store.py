@@ -127,8 +127,8 @@ class ScheduleStore(LeaseStore):
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules that have been due for at least `age` seconds.
 
-        Those that have been due longest come first. A leased schedule is due when its lease ends. Rows of backfills are
-        left out. In the returned rows `data` is {}, and `problem` does not consider the data.
+        The schedules that have been due longest come first. A leased schedule is due when its lease ends. Rows of
+        backfills are left out. In the returned rows `data` is {}, and `problem` does not consider the data.
         """
 
     @abstractmethod
@@ -194,7 +194,7 @@ class ScheduleStore(LeaseStore):
 
     @abstractmethod
     def park(self, lease: Lease, due: float, until: float) -> None:
-        """Release a paused row. It is due at `due` (unix seconds), or now if it is no longer paused.
+        """Release a paused row. The row is due at `due` (unix seconds), or now if the pause has ended.
 
         Raises like `release`.
         """

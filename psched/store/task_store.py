@@ -120,8 +120,8 @@ class TaskStore(LeaseStore):
     def cancel_request(self, key: str, retention: float, wanted: TaskFilter | None = None) -> None:
         """Retire a waiting task as cancelled; on `rdb_compat`, flag it.
 
-        Flag a running task: then the next `extend` returns a lease with the flag. `wanted`: if the task does not have
-        this status, type and user when it is written, nothing is changed. Raises NotFoundError and
+        Flag a running task: then the next `extend` returns a lease with the flag. `wanted`: if the row does not have
+        this status, type and user when it is to be written, nothing is changed. Raises NotFoundError and
         AlreadyFinishedError, and ScheduleError for a task that is not wanted.
         """
 

@@ -39,7 +39,7 @@ class LoginBackoff:
     def log_in(self, connect: Callable[[], T], is_refused: Callable[[Exception], bool]) -> T:
         """Return the result of `connect`, or raise its error.
 
-        After a refused login, raises the same error without asking the server until `pause` returns 0.
+        After a refused login, and until `pause` returns 0, raises the same error without asking the server.
         """
         refused = self._refused
         if refused is not None and self._clock() < refused[1]:

@@ -45,7 +45,7 @@ _LEDGER_ERROR_LENGTH = 2000
 _LEASED = ("key", "ready", "fence", "due", "claim", "nonce")
 _SHARED = ("type", "data", "attempts", "last_error")
 POLICY_COLUMNS = ("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts")
-"""Columns of the first fields of a `Policy`, in the order of the fields. All but the first hold numbers."""
+"""Columns of the first fields of a `Policy`, in the order of the fields. All columns but the first hold numbers."""
 OPTION_COLUMNS = ("options", "owner")
 """Text columns: the options of `psched.schedule_options` as JSON, and the owner."""
 CLAIMED_OF_TASK = (

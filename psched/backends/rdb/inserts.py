@@ -126,7 +126,7 @@ class RowInserts:
 
 
 def schedule_insert(dialect: type[Dialect], table: Table, records: LedgerWriter) -> BulkInsert:
-    """Return the INSERT of schedules. If one statement can write to two tables, it also writes the changes table."""
+    """Return the INSERT of schedules. If one INSERT can write two tables, it also records the definitions."""
     columns = [table.c[name] for name in _SCHEDULE_COLUMNS]
     further = records.insert_and_record if dialect.nested_writes else None
     return BulkInsert(dialect, table, columns, partial(_schedule_values, records), further)

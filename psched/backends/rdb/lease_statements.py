@@ -169,9 +169,9 @@ class LeaseStatements:
     def due(self, types: TypesShape | None, locked: bool = False, sized: bool = False) -> sa.Select[Any]:
         """Return a SELECT of the keys and due times of up to :limit due rows, earliest first.
 
-        `types`: only of the types :type_0, :type_1, and so on. With `types.apart` each type is read by its own index
-        range. Otherwise rows of other types are read and skipped, which is cheap while few of them are due. `sized`:
-        also select the size of the data.
+        `types`: only rows of the types :type_0, :type_1, and so on. With `types.apart` each type is read by its own
+        index range. Otherwise rows of other types are read and skipped, which is cheap while few of them are due.
+        `sized`: also select the size of the data.
         """
         c = self._table.c
         sizes = [size_column(self._table)] if sized else []

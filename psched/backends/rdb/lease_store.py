@@ -140,8 +140,8 @@ class RdbLeaseStore(SqlStore):
 
         Each thread gets at least one row if enough are due, and up to `MAX_BATCH_SIZE` bytes of data.
 
-        Each acquire writes its own number into its rows. If its answer is lost, the next acquire finds the rows by this
-        number and restores them.
+        Each acquire writes its own number into its rows. If the answer to an acquire is lost, the next acquire finds
+        the rows by this number and restores them.
         """
         types = options.types
         asked = boottime()

@@ -257,7 +257,7 @@ class RedisLeaseStore(LeaseStore):
 class SubmitOnAdvance:
     """The `connection` that an advance passes to `on_commit`.
 
-    It keeps the tasks for the script `advance_and_submit`.
+    This object keeps the tasks for the script `advance_and_submit`.
     """
 
     def __init__(self, server: RedisServer) -> None:

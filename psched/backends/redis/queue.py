@@ -100,7 +100,10 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         until: float,
         error: str | None = None,
     ) -> builtins.list[ScheduleError | None]:
-        """Retire the tasks together, or one by one if there is an `error`: each has its own attempts and failure."""
+        """Retire the tasks together.
+
+        Tasks that failed or have an `error` are retired one by one, as each task has its own attempts and failure.
+        """
         common = [status, _milliseconds(retention), "", "", *NO_FAILURE]
         answers: builtins.list[ScheduleError | None] = []
         if status != TASK_FAILED and error is None:

@@ -75,7 +75,8 @@ def _sum(table: sa.Table, groups: Sequence[Indexed], place: int) -> sa.ColumnEle
     """Return the number of rows in `groups`. If one of them has `limit` rows, return at least `limit`.
 
     For each group, the statement first looks for row number `limit`. If there is such a row, the statement reads no
-    further rows and groups. This is faster, because MariaDB copies the rows that it counts up to a limit.
+    further rows and groups. This test is faster than counting, because MariaDB copies the rows that it counts up to a
+    limit.
     """
     limit = sa.bindparam(f"{_LIMIT}_{place}", type_=sa.Integer, required=True)
     skipped = sa.bindparam(f"{_SKIPPED}_{place}", type_=sa.Integer, required=True)

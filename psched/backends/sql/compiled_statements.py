@@ -53,8 +53,8 @@ class PooledConnection(sa.Connection):
 def execute_text(connection: sa.Connection, text: str, parameters: Any = ()) -> Any:
     """Execute a compiled statement and return its cursor, with `rowcount`, `fetchone()` and `fetchall()`.
 
-    SQLAlchemy executes the statement on a caller's connection, and while tracers listen to SQLAlchemy's events.
-    Otherwise the driver's cursor executes it. Raises DBAPIError.
+    On a caller's connection, and while tracers listen to SQLAlchemy's events, SQLAlchemy executes the statement.
+    Otherwise the driver's cursor executes the statement. Raises DBAPIError.
     """
     if not isinstance(connection, PooledConnection):
         return connection.exec_driver_sql(text, parameters)
@@ -222,12 +222,12 @@ class Statement:
         return compiled.text, compiled.parameters({**values, **padded})
 
     def rows(self, connection: sa.Connection, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """Return the rows as the driver returns them."""
+        """Return the rows in the driver's form."""
         found: Sequence[Sequence[Any]] = execute_text(connection, *self.step(connection, values)).fetchall()
         return found
 
     def rows_on(self, connection: sa.Connection, keys: Sequence[str]) -> Sequence[Sequence[Any]]:
-        """Execute the statement for `keys`, at least one, and return its rows as the driver does; see `execute_on`."""
+        """Execute the statement for `keys` (at least one), and return the rows as `rows` does; see `execute_on`."""
         found: Sequence[Sequence[Any]] = execute_text(connection, *self.step_on(connection, keys, {})).fetchall()
         return found
 

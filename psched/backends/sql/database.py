@@ -228,8 +228,8 @@ class Database:
 
         Return False, and change nothing, if `change` changes more or fewer rows.
 
-        `change` returns the number of changed rows. Without steps, `change` must be one statement. Then no transaction
-        is opened, and the change stays even if the number differs.
+        `change` returns the number of changed rows. Without steps, `change` must be one statement. In this case no
+        transaction is opened, and the change stays even if the number differs.
         """
         if not steps:
             return change() == count

@@ -5,7 +5,7 @@ milliseconds before the commit ends, so a poll right after a wake-up may come to
 
 MariaDB and MySQL: a submitter sends a datagram to a socket. The names of the server, the database and the table make
 the name of the socket. It is an abstract socket of Linux: no file remains, and no permission is needed. Workers on
-other hosts, or in another network namespace, find the row by polling.
+other hosts, or in another network namespace, find the submitted row by polling.
 """
 
 from __future__ import annotations

@@ -270,7 +270,10 @@ class SqlLedger:
             yield place, read_ledger_row(dict(zip(columns, row, strict=True)))
 
     def _of_each(self, make: _Make, given: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Any]]:
-        """Yield the rows that `make` selects for each element of `given`. Each begins with the element's position."""
+        """Yield the rows that `make` selects for each element of `given`.
+
+        Each row begins with the position of its element.
+        """
         for start in range(0, len(given), _AT_ONCE):
             part = given[start : start + _AT_ONCE]
             count = 1 << (len(part) - 1).bit_length()
@@ -531,7 +534,7 @@ class LedgerWriter:
         self.modified = BulkUpdate(of_change, partial(self._change_of_given, schedules.c.version))
         """Records changes of rows. Each given row has its key and the occurrence that was next before the change."""
         self.deleted = BulkUpdate(of_change, partial(self._change_of_given, last + 1))
-        """Records deletions of rows. It must be executed before the rows are deleted."""
+        """Records deletions of rows, and must be executed before the rows are deleted."""
         c = ledger.c
         self._of_lease = sa.select(c.key).where(
             c.key == sa.bindparam("of_key"),
@@ -614,7 +617,7 @@ class LedgerWriter:
     def change_parameters(
         self, action: str, node: str, pending: int | None = None, number: int | None = None
     ) -> dict[str, Any]:
-        """Return the parameters of a statement that records a change, such as the one of `insert_and_record`."""
+        """Return the parameters of a statement that records a change, such as the statement of `insert_and_record`."""
         change = {"action": action, "node": node, "pending": pending, "reckoning": self._reckoning, "number": number}
         return {f"change_{name}": value for name, value in change.items()}
 

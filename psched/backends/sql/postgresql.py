@@ -406,8 +406,8 @@ def refusal(error: Any, seconds: float) -> str | None:
     """Return the SQLSTATE of the refused login that psycopg's `error` reports, or None.
 
     If the server asked for a password, and the URL has one, logs in again and reads the SQLSTATE from libpq's trace. A
-    server that is down, starting or full does not ask. Takes at most `seconds`, plus the time to resolve names. Raises
-    no error of the driver.
+    server that is down, starting or full does not ask for a password. Takes at most `seconds`, plus the time to resolve
+    names. Raises no error of the driver.
     """
     attempt = error.pgconn
     if attempt is None:

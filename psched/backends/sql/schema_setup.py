@@ -27,7 +27,9 @@ from psched.store import Finding
 log = logging.getLogger(__name__)
 
 _TRIES = 20
-"""Attempts of `psched init`. An attempt fails if another program creates the same table or index at the same time."""
+"""The maximum number of attempts of `psched init`. An attempt fails if another program creates the same table or index
+at the same time.
+"""
 
 
 class Schema:
@@ -37,7 +39,7 @@ class Schema:
     """Whether other programs also create these tables. If so, a wrong collation is only a warning."""
 
     def __init__(self, database: Database, table: sa.Table, key: str, maker: str, *others: sa.Table) -> None:
-        """`key`: the column of the keys. `maker`: for messages, the program that creates such tables."""
+        """`key`: the column of the keys. `maker`: for messages, the program that creates these tables."""
         self._database = database
         self._table = table
         self._tables = (table, *others)
@@ -75,8 +77,8 @@ class Schema:
     def _upgrade(self, patient: Database) -> str | None:
         """Make the changes that are due. Return an error message if the tables must stay unchanged, else None.
 
-        `patient`: the database with long timeouts, for building indexes. The lock needs a session of its own, which a
-        pooler may not have, so the lock is taken only if there is something to change.
+        `patient`: the database with long timeouts, for building indexes. The lock of `psched init` needs a session of
+        its own, which a pooler may not have, so the lock is taken only if there is something to change.
         """
         changes = partial(patient.run, lambda connection, _: self._changes(connection))
         if not changes():
@@ -475,7 +477,7 @@ class RecordedSchema(Schema):
     def _are_complete(self, connection: sa.Connection) -> bool:
         """Return whether one statement can read all columns of all tables.
 
-        If not, a statement for each table finds out what is missing.
+        If not, the caller reads each table by itself, to find out what is missing.
         """
         text = _no_row_of_any(self._in_reading_order(), connection.dialect)
         try:
