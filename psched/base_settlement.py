@@ -82,7 +82,10 @@ class Settlement(ABC):
         """Delete a small batch of old rows. Return True if more old rows may be left."""
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
-        """Settle the claimed run as done and submit `task` to the queue. Raises NotSupportedError for a queue task."""
+        """Settle the claimed run as done and submit `task` to the queue.
+
+        Raises NotSupportedError if the claimed row is a queue task.
+        """
         raise NotSupportedError(
             f"{claim.row.key!r} is a queue task; only a schedule's run can finish by submitting a task"
         )

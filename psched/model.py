@@ -453,7 +453,7 @@ Row = ScheduleRow | TaskRow
 """A schedule or a queue task. Both have the fields from `key` to `problem`, and `scheduled_time` and `attempted`.
 
 - `attempts`: how many times the row was acquired since it was last finished, including the current acquire. An acquire
-  does not count if it was released, or if its lease expired before the run was recorded as begun.
+  does not count if its lease was released, or expired before the run was recorded as begun.
 - `node`: the worker that holds the row, or held it last.
 - `problem`: why a row that another program wrote cannot be run. Such a row is never passed to a handler.
 """

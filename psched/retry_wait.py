@@ -11,7 +11,7 @@ from typing import Any
 from psched.error_messages import InvalidValueError, did_you_mean, shown
 
 MAX_SECONDS = 1e9
-"""31 years. A longer wait is refused as a mistake."""
+"""The maximum number of seconds of a wait: 31 years. A longer wait is refused as a mistake."""
 MAX_COUNT = 2**31 - 1
 """The largest value of an integer column in the database."""
 

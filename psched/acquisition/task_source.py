@@ -46,7 +46,7 @@ _REMEMBERED = 10_000
 repeatedly."""
 
 _MANY = 100
-"""With this many attempts, the wait has reached its limit."""
+"""A number of attempts after which every growing retry wait has reached its maximum."""
 
 LOST_ATTEMPTS = "all allowed attempts began, but none was settled: their workers died or lost their leases"
 """The error of a task if all its allowed attempts began, but none was settled."""

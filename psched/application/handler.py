@@ -68,7 +68,7 @@ class DefaultDecider(Decider):
     def unexpected_error_raised(self, error: Exception) -> None:
         """Report the error, and make the task due again after the handler's `retry_wait`.
 
-        If that is None, the configured wait applies. A wait of the schedule takes precedence.
+        If `retry_wait` is None, the configured wait applies. A wait of the schedule takes precedence.
 
         A run that is already settled, or was asked to stop, is not changed. If the lease of this run is lost, `error`
         is raised again, because the run cannot be settled. If `error` is about the lost lease of another task, this run

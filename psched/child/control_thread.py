@@ -170,8 +170,8 @@ class ControlThread(threading.Thread):
     def _end_process(self, why: str) -> NoReturn:
         """End the process immediately, without releasing leases.
 
-        If the pipes were closed, the database connection was closed, too, or its descriptor belongs to another file.
-        The master notices the death and releases the leases.
+        If a handler has closed the pipes, it has also closed the database connection, or the descriptor of this
+        connection now belongs to another file. The master notices the death and releases the leases.
         """
         log.error("%s; exiting immediately", why)
         try:

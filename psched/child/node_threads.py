@@ -60,7 +60,7 @@ class NodeThreads:
     def close(self, waits: bool) -> None:
         """End the threads.
 
-        Without `waits`, do not wait until the node is removed from psched_nodes: its entry expires.
+        Without `waits`, do not wait until the node is removed from psched_nodes, because its entry expires anyway.
         """
         self._heartbeat.close()
         for thread in self._applying:

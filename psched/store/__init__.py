@@ -104,7 +104,7 @@ class StoreSettings:
 
 
 class Stores(NamedTuple):
-    """The result of `open_stores`: a store for each table that was named, else None."""
+    """The result of `open_stores`. A store is None if the settings do not name its table."""
 
     schedules: ScheduleStore | None = None
     queue: TaskStore | None = None

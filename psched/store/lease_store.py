@@ -144,7 +144,7 @@ class LeaseStore(ABC):
     stats: RunStats | None = None
     """Statistics of the runs; None if the store keeps none (`rdb_compat`, whose tables belong to the Ruby programs)."""
     actions: VisitorActions | None = None
-    """What visitors of the web pages did; None if the store does not record that (`rdb_compat`)."""
+    """The actions of visitors of the web pages; None if the store does not record them (`rdb_compat`)."""
 
     sent_within: float
     """How many seconds after its start a call without a deadline may still be repeated."""

@@ -31,7 +31,7 @@ PAUSE_AFTER: Final = "pause-after"
 RESUME: Final = "resume"
 RUN_NOW: Final = "run-now"
 UPGRADE: Final = "upgrade"
-"""The action recorded, once, for a schedule that is older than its ledger, with the definition at that time."""
+"""The action of the first recorded definition of a schedule that is older than its ledger."""
 
 BACKFILL: Final = "backfill"
 """The detail of an entry whose run belongs to a backfill. If the run enqueued a task, the detail is the key of the

@@ -20,7 +20,7 @@ SPANS = (MINUTE, HOUR)
 MINUTES_KEPT = 2 * 86400.0
 """Seconds for which rows of minutes are kept. Rows of hours are kept for `stats_retention`."""
 OTHER = "other"
-"""The type under which runs are counted if a node has more than `MOST_TYPES` types in a minute."""
+"""The type under which a node counts all runs of types beyond the first `MOST_TYPES` in a minute."""
 MOST_TYPES = 64
 OUTCOMES = Literal["finished", "retried", "released", "failed", "cancelled", "lost"]
 """How runs end: as in `RunOutcome`, or `lost`: the run could not be settled, and its task runs again."""

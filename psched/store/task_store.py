@@ -48,9 +48,9 @@ class TaskStore(LeaseStore):
 
         `connection`: a connection of the caller to the same database. The rows are written in its transaction; see
         `Queue.submit`. The call does not commit that transaction, which stays usable even if keys exist. `connection`
-        may also be the argument of `on_commit` of `advance`, of the same kind of store. Without `connection`, the call
-        is idempotent: a repeated call recognises its own commit if the answer was lost. Raises NotSupportedError and
-        ValueError.
+        may also be the argument that `advance` of a store of the same kind passes to `on_commit`. Without `connection`,
+        the call is idempotent: a repeated call recognises its own commit if the answer was lost. Raises
+        NotSupportedError and ValueError.
         """
 
     async def submit_async(self, tasks: Sequence[NewTask], connection: Any) -> list[str]:

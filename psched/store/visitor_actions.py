@@ -10,7 +10,9 @@ KEPT_ACTIONS = 10_000
 
 
 class VisitorAction(NamedTuple):
-    """An action that a visitor requested, recorded before it is done. `at`: unix seconds by the database's clock.
+    """An action that a visitor requested. The record is written before the action is done.
+
+    `at`: unix seconds by the database's clock.
 
     `key`: the schedule or task; empty for an action on many tasks. `detail`: which tasks these are, or the changes.
     """

@@ -99,8 +99,8 @@ _REMEDY = "set `tls:` with `ca`, the file of the authority that signed the certi
 def encryption_finding(encrypted: bool, verify: str, host: str, tls: Tls | None, remedy: str = _REMEDY) -> Finding:
     """Return the finding of `psched doctor` about the encryption of one connection.
 
-    `verify`: as in `Tls`. `host`: empty or a path for a local socket. `tls`: None if it is not configured. Without TLS
-    to another host the finding is a warning, because others could read or change the traffic.
+    `verify`: as in `Tls`. `host`: empty or a path for a local socket. `tls`: None if it is not configured. For a
+    connection to another host without TLS, the finding is a warning, because others could read or change the traffic.
     """
     local = host.startswith(("/", "127.")) or host in ("", "localhost", "::1")
     what = _ENCRYPTED[verify] if encrypted else "not encrypted"

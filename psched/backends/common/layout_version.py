@@ -29,11 +29,11 @@ class RecordedLayout(NamedTuple):
 class Standing(Enum):
     """What this version can do with existing tables."""
 
-    CURRENT = "use them"
-    NEWER = "use them: psched of the next layout has upgraded them"
-    TOO_NEW = "refuse them: their layout is newer, and this version cannot use it"
-    OLDER = "upgrade them"
-    UNRELEASED = "refuse them: no released version has their schema"
+    CURRENT = "use the tables"
+    NEWER = "use the tables, which psched of the next layout has upgraded"
+    TOO_NEW = "refuse the tables: their layout is newer, and this version cannot use it"
+    OLDER = "upgrade the tables"
+    UNRELEASED = "refuse the tables: no released version has their schema"
 
     @property
     def is_usable(self) -> bool:

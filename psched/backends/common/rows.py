@@ -406,7 +406,10 @@ def rule_columns(key: str, rule: Rule) -> dict[str, Any]:
 
 
 def definition_columns(row: ScheduleRow) -> dict[str, Any]:
-    """Return the columns `DEFINITION`. A time that was computed from them is valid only while they are unchanged."""
+    """Return the columns `DEFINITION`.
+
+    A time computed from these columns is valid only while the columns are unchanged.
+    """
     return {**rule_columns(row.key, row.rule), "version": row.version}
 
 

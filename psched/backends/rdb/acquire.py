@@ -267,7 +267,7 @@ Acquire = Callable[[int, AcquireOptions, int], list[Claim]]
 
 @dataclass(eq=False)
 class AcquireRequest:
-    """The limit of one thread, and its answer: claims, an error, or None before the answer."""
+    """A request of one thread. `answer`: the claims or the error; None until the request is answered."""
 
     limit: int
     answer: list[Claim] | Exception | None = None

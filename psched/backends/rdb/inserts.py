@@ -73,7 +73,7 @@ class RowInserts:
         def work(connection: Connection, uncertain: bool) -> list[str]:
             if uncertain:
                 present = run_steps(connection, self._others(connection, keys, nonce))
-                if len(present) < len(keys):  # an earlier attempt, whose answer was lost, has inserted them
+                if len(present) < len(keys):  # an earlier attempt, whose answer was lost, has inserted rows
                     return present
             with nullcontext() if is_one_statement else self._database.transaction(connection):
                 return self.insert_within(connection, rows, nonce)

@@ -283,7 +283,7 @@ class LeaseStatements:
     def _giving_back(self, *rows: sa.ColumnElement[bool]) -> sa.Update:
         """Return the UPDATE that releases the leases on `rows`.
 
-        A new fence ensures that the holder, if it still runs, loses them.
+        A new fence ensures that a holder that still runs loses its leases.
         """
         c = self._table.c
         suspect = c.key.in_(sa.bindparam("suspects", expanding=True))

@@ -71,7 +71,7 @@ class DueTimes:
         return waits
 
     def types_in_order(self) -> list[str]:
-        """Return the types of rows that have a due time, the type with the earliest one first."""
+        """Return the types of rows that have a due time, the type with the earliest due time first."""
         earliest: dict[str, int] = {}
         for type_, due, _ in self._database.run(lambda connection, _: self._by_type.rows(connection, {})):
             if isinstance(type_, str) and isinstance(due, int):  # SQLite columns may hold any value

@@ -184,7 +184,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             return [None] * len(claims)
         answers: builtins.list[ScheduleError | None] = []
         for claim, answer in zip(claims, found, strict=True):
-            if len(claims) > 1 and isinstance(answer, sa.RowMapping):  # another claim was the reason
+            if len(claims) > 1 and isinstance(answer, sa.RowMapping):  # another claim was refused
                 answers += self._retire_and_record([claim], status, values, until, uncertain)
             else:
                 answers.append(refused(claim.lease, answer))

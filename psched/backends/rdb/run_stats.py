@@ -28,7 +28,7 @@ from psched.store.run_stats import (
 _ALL = 2**62
 """A number larger than any time."""
 _MOST_ROWS = 20_000
-"""The maximum number of rows of one answer: several months by hour, with six outcomes each."""
+"""The maximum number of rows of one answer: several months by hour, with six outcomes per hour."""
 
 
 def _bucket_names(measure: str) -> list[str]:

@@ -58,7 +58,7 @@ from psched.store.ledger import (
 
 _COUNTERS = ("counted", "failed_in_row", "run_ended")
 _AT_ONCE = -1
-"""Given as the time when a run ended: the settling statement then writes its own time."""
+"""Passed as the time when a run ended; the settling statement then writes the time of its execution instead."""
 
 
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):

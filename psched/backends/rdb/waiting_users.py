@@ -32,7 +32,7 @@ NO_USER = ""
 """The user name of tasks without user. Together these tasks count as one user."""
 
 _HAS_ROW = -1
-"""Stands in the answer of a statement for a number of tasks, and means: the user has a row in the table of users."""
+"""A value in the answer of a statement. It means that the user has a row in the table of users."""
 
 _WINDOW = 100
 """The number of earliest due rows (the window) in which users with due rows are searched first."""

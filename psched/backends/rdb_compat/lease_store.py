@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 
 _PAGE = 5000
-"""How many due times and keys one statement reads while rows of other workers are remembered."""
+"""How many due times and keys one statement reads to find due rows behind the remembered rows of other workers."""
 
 _EXAMINED_AT_ONCE = 100
 """How many rows one statement reads to find out which of them this process can run."""
@@ -311,7 +311,8 @@ class CompatLeaseStore(SqlStore):
         under_lease = (
             c.id == bindparam("lease_key"),
             c.timeout == bindparam("seen_timeout", type_=BigInteger),
-            # SQLite may hold any value here, so it is cast. A row with an invalid value is deferred as occurrence 0.
+            # SQLite may hold any value here, so the value is cast. A row with an invalid value is deferred as
+            # occurrence 0.
             cast(self._occurrence, BigInteger) == bindparam("seen_occurrence", type_=BigInteger),
         )
         return update(self._table).where(*under_lease, *conditions).values(values)

@@ -280,7 +280,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return nullcontext(True) if self._table_lock is None else self._table_lock.held(connection)
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Return the rows to lease, in the order of `_due_in_turn`. Of a user's rows, at most `max_running` run."""
+        """Return the rows to lease in the order of `_due_in_turn`, so that at most `max_running` rows of a user run."""
         if not self._is_limited:
             return super()._choose(connection, values)
         running: Counter[str] = Counter()

@@ -52,7 +52,7 @@ def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> Tas
 def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
     """Return a stored schedule. If a column is invalid, `problem` describes it.
 
-    The table does not distinguish a lease from the wait for a retry: both are `leased`.
+    The table does not distinguish a lease from the wait for a retry: in both cases the status is `leased`.
     """
     fields = RowReader(row)
     key = fields.text("id")

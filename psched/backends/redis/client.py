@@ -232,7 +232,7 @@ class RedisServer:
         return pool.connection_class(**pool.connection_kwargs)
 
     def reset_after_fork(self) -> None:
-        """Forget the parent's client and its locks. Called in a child after a fork."""
+        """Forget the parent's client, and the locks of that client. Called in a child after a fork."""
         self._parents.append(self._client)
         self._client = None
         self._lock = threading.Lock()

@@ -58,7 +58,7 @@ _AT_ONCE = 500
 _RUNNING = "running"
 _REDEFINE = "redefine"
 _FIRST_PAUSE, _LONGEST_PAUSE = 1000, 60_000
-"""The first and the longest pause in milliseconds. Workers acquire no schedules while `apply` computes times again."""
+"""Milliseconds for which workers acquire no schedules while `apply` computes times again: at first, and at most."""
 
 
 class RedisScheduleStore(RedisLeaseStore, ScheduleStore):

@@ -166,7 +166,7 @@ class RedisTable:
             words = {
                 "always": "keeps every acknowledged write (appendfsync always)",
                 "everysec": "may lose the last second or two of writes if the machine fails (appendfsync everysec)",
-                "no": "may lose writes that the system has not flushed if the machine fails (appendfsync no)",
+                "no": "may lose unflushed writes if the machine fails (appendfsync no)",
             }.get(self._configured("appendfsync"), "keeps an append-only file")
             return Finding("persistence", True, f"the server {words}")
         save = self._configured("save")

@@ -213,7 +213,7 @@ class CallersConnections:
         return make(Compiler(self._in_style(style)))
 
     def _blocking(self, given: Any) -> Any:
-        """Return SQLAlchemy's Connection, or a connection of a driver."""
+        """Return the blocking connection that `given` is or holds: SQLAlchemy's Connection, or a DriverConnection."""
         if any(name in _ASYNC_SQLALCHEMY for name in _names(given)) or _find(_ASYNC_DRIVERS, given) is not None:
             raise NotSupportedError(
                 f"connection: {_names(given)[0]} is asynchronous; call `await queue.asubmit(…)` instead of `submit`"

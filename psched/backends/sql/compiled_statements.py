@@ -119,7 +119,10 @@ _made: Callable[..., Any] = lru_cache(_CACHED)(_make)
 
 
 def cached_on_class(build: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """Decorate a method that sets attributes. It runs once for equal arguments; later objects get the same values."""
+    """Decorate a method that sets attributes.
+
+    The method runs once for equal arguments; later objects get the same values.
+    """
 
     def attributes(kind: type[S], *parts: P.args, **named: P.kwargs) -> dict[str, Any]:
         blank = object.__new__(kind)  # so that no attribute refers to a caller's object

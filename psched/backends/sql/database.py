@@ -154,7 +154,8 @@ class Database:
 
     def _release_after(self, error: BaseException, pool: ConnectionPool, connection: PooledConnection) -> None:
         """Release or close a connection whose work raised `error`. Raises an error of the driver as a DBAPIError."""
-        # The driver may have been interrupted while it read an answer. The next statement would read the rest of it.
+        # The driver may have been interrupted while it read an answer. The next statement would read the rest of that
+        # answer.
         pool.release(connection, isinstance(error, DBAPIError) and self.retry_reason(error) is not RetryReason.LOST)
         if isinstance(error, DBAPIError) and error.connection_invalidated:
             pool.close_idle()  # the idle connections are probably lost, too
@@ -340,7 +341,7 @@ class Database:
 
 
 class ConnectionPool:
-    """Keeps up to `size` idle connections open; `size` + `overflow` may be open in all.
+    """Keeps up to `size` idle connections open. At most `size` + `overflow` connections are open at a time.
 
     Safe to use from several threads.
     """

@@ -106,7 +106,7 @@ class Dialect:
     keeps_cursors: ClassVar[bool] = False
     """Whether each connection keeps one driver cursor for all compiled statements."""
     nested_writes: ClassVar[bool] = False
-    """Whether the WITH of an INSERT can contain an UPDATE: that takes one round trip instead of four."""
+    """Whether the WITH of an INSERT can contain an UPDATE. Such a statement takes one round trip instead of four."""
     notifies: ClassVar[bool] = False
     """Whether triggers can notify listeners about due rows; see listen_notify.py."""
     compound_statements: ClassVar[bool] = False

@@ -25,8 +25,8 @@ from psched.store import Accepts
 log = logging.getLogger(__name__)
 
 HORIZON = 10_000
-"""Milliseconds. A row that is due later causes no notification: a listener polls about this often, or every
-`poll_interval` if that is longer.
+"""Milliseconds from now. A row that is due after this time causes no notification, because a listener polls about this
+often, or every `poll_interval` if that is longer.
 """
 
 _LONGEST_CHANNEL = 63
@@ -82,7 +82,7 @@ def create_triggers(database: Database, table: Table) -> None:
 
     def work(connection: Connection, _: bool) -> None:
         with database.transaction(connection):
-            connection.execute(_LOCK)  # two processes must not create them at the same time
+            connection.execute(_LOCK)  # two processes must not create the triggers at the same time
             if connection.execute(_HAS_TRIGGER, {"table": table.name, "name": _TRIGGER}).scalar():
                 return
             for step in _STEPS:

@@ -129,7 +129,10 @@ class MySQLDialect(Dialect):
 
     @contextmanager
     def init_lock(self, connect: Callable[[], Any]) -> Iterator[None]:
-        """Hold a lock of the server, named after the database, in a transaction: that also works behind a pooler."""
+        """Hold a lock of the server, named after the database, in a transaction.
+
+        Such a lock also works behind a pooler.
+        """
         with closing(connect()) as connection, connection.cursor() as cursor:
             while True:
                 cursor.execute("START TRANSACTION")

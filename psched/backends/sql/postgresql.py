@@ -127,13 +127,15 @@ class PostgreSQLDialect(Dialect):
     object_options = ("row_factory", "cursor_factory", "connection_factory")
     conflict_codes = ("40001", "40P01", "55P03", "57014")
     lost_codes = ("25006", "25P03", "26000", "42P05", "57P01", "57P02", "57P03", "57P05")
-    """25006: a demoted primary refuses to write. 26000 and 42P05: a pooler gave us another session, in which our
-        prepared statement is missing, or another statement has its name.
+    """SQLSTATEs that count as a lost connection. 25006: a demoted primary refuses to write. 26000 and 42P05: a pooler
+    gave us another session, in which our prepared statement is missing, or another statement has its name.
     """
     duplicate_codes = ("23505",)
     missing_table_codes = ("42P01",)
     existing_codes = ("42P07", "42701", "42710", "23505")
-    """23505: two processes created the same object at the same time, and the catalogue refused the second row."""
+    """SQLSTATEs for an object that already exists. 23505: two processes created the same object at the same time, and
+    the catalogue refused the second row.
+    """
 
     @contextmanager
     def init_lock(self, connect: Callable[[], Any]) -> Iterator[None]:

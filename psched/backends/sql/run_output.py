@@ -17,8 +17,8 @@ from psched.store.ledger import KEPT_OUTPUTS, KeptOutput, Output
 _ALL = 2**62
 """A number larger than any time."""
 _RUNS = 2**62
-"""A fence of rdb_compat is too large for a column. The remainder of the fence, divided by this number, identifies the
-run.
+"""A fence of rdb_compat is too large for a column. The remainder of the fence after division by this number identifies
+the run.
 """
 
 
