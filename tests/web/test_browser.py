@@ -46,3 +46,20 @@ def test_a_page_in_a_browser_is_harmless_and_shows_changes(address: str, queue: 
         tab.page.locator("#live a.key", has_text="a-new-one").wait_for()
         tab.check()
     assert not tab.problems
+
+
+@pytest.mark.slow
+@pytest.mark.needs(PROGRAMS[0])
+@pytest.mark.parametrize("user", ["x" * 255, "a name with words " * 14], ids=["one word", "words"])
+def test_a_long_user_leaves_room_for_the_error(address: str, queue: Queue, user: str) -> None:
+    queue.submit("a-task", "report", user=user)
+    queue.submit("k" * 255, "report", user="ann")
+    for task in queue.poll_multi(2):
+        task.fail("ConnectionRefusedError: the warehouse did not answer within 30 s; the last of 3 attempts")
+    with chromium() as browser:
+        tab = Visitor(browser.new_context(viewport={"width": 1440, "height": 900}), address, "laptop")
+        tab.open("/tasks")
+        table = "document.querySelector('.scroll')"
+        assert tab.page.evaluate(f"{table}.scrollWidth <= {table}.clientWidth")
+        assert tab.page.evaluate("document.querySelector('td.error').offsetWidth") >= 250
+    assert not tab.problems
