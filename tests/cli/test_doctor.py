@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from faultlab import prerequisites
 from faultlab.pgbouncer import PgBouncer
 from faultlab.servers import Server
+from faultlab.small_disk import SmallDisk, can_mount
 from psched.config import load
 from psched.insight import open_insight
 from psched.insight.doctor import clock_finding
@@ -159,6 +161,22 @@ def test_a_replica_of_redis_is_reported(fresh: Commands, redis: Server) -> None:
         finally:
             redis.set_writable()
     assert not findings(outcome)["writing"][0]
+
+
+def test_a_full_disk_of_sqlite_is_reported_while_a_worker_has_the_file_open(fresh: Commands) -> None:
+    if not can_mount():
+        prerequisites.not_run("only root on Linux can mount a small disk")
+    with SmallDisk(8) as disk:
+        fresh.use(f"sqlite:///{disk.path}/psched.db")
+        fresh.ok("init")
+        with closing(sqlite3.connect(disk.path / "psched.db")) as worker:
+            worker.execute("SELECT count(*) FROM psched_schedules").fetchone()
+            assert findings(fresh.ok("doctor", "--json"))["writing"] == (True, "psched_schedules can be written")
+            disk.fill()
+            outcome = fresh("doctor", "--json")
+    ok, message = findings(outcome)["writing"]
+    assert (outcome.code, ok) == (1, False)
+    assert message == f"the disk of {disk.path}/psched.db is full, so workers wait; free at least 1 MB"
 
 
 class Clock:

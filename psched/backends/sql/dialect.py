@@ -187,6 +187,10 @@ class Dialect:
         """Execute a statement that has no parameters and must not run in a transaction."""
         connection.execute(verbatim(sql))
 
+    def full_disk(self) -> Finding | None:
+        """Return the finding about a full disk of an SQLite file; None if the disk has room, and for servers."""
+        return None
+
     def create_database(self) -> None:
         """Create the file of an SQLite database. Does nothing for servers, where administrators create databases."""
 

@@ -226,7 +226,7 @@ class Schema:
             yield Finding("keys", self._is_shared, problem, warning=self._is_shared)
 
     def _writing(self, connection: sa.Connection) -> Finding:
-        """Test whether the user may write, by an UPDATE of no row."""
+        """Test whether the user may write, by an UPDATE of no row. For SQLite, also test whether the disk has room."""
         key = self._table.c[self._key]
         try:
             connection.execute(sa.update(self._table).where(sa.false()).values({key: key}))
@@ -234,6 +234,9 @@ class Schema:
             if error.connection_invalidated or self._database.retry_reason(error) is RetryReason.CONFLICT:
                 raise
             return unwritable(self._table.name, error.orig)
+        full = self._database.dialect.full_disk()
+        if full is not None:
+            return full
         return Finding("writing", True, f"{self._table.name} can be written")
 
 

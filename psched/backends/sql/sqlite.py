@@ -6,6 +6,7 @@ power failure. Only `create_database` creates a missing file.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import sys
@@ -25,6 +26,7 @@ from psched.backends.sql.compiled_statements import given_rows
 from psched.backends.sql.dialect import Dialect, now_ms
 from psched.clock import monotonic
 from psched.errors import ConfigError
+from psched.store import Finding
 
 
 class _NoFile(sqlite3.OperationalError):
@@ -91,6 +93,24 @@ class SQLiteDialect(Dialect):
         if problem is not None:
             raise ConfigError(f"url: {problem}")
         self._connect("rwc").close()
+
+    def full_disk(self) -> Finding | None:
+        """Write a temporary file beside the database: a write to the database itself may reuse space in the file."""
+        if self.ephemeral:
+            return None
+        from tempfile import TemporaryFile  # noqa: PLC0415 – only `psched doctor` needs it
+
+        path = Path(str(self.url.database))
+        try:
+            with TemporaryFile(dir=path.resolve().parent) as file:
+                file.write(bytes(_LEAST_ROOM))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:  # other errors do not concern the database
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                message = f"the disk of {path} is full, so workers wait"
+                return Finding("writing", False, message, remedy="free at least 1 MB")
+        return None
 
     def _folder_problem(self) -> str | None:
         """Return a message with the remedy if the folder cannot hold the file, else None."""
@@ -167,6 +187,8 @@ class SQLiteDialect(Dialect):
         )
 
 
+_LEAST_ROOM = 1_000_000
+"""How many bytes `psched doctor` must be able to write to the disk of the database."""
 _STEPS = 10_000
 """How many instructions SQLite's virtual machine executes between two checks of the clock. They take less than a
 millisecond.
