@@ -133,11 +133,11 @@ class ScheduleStore(LeaseStore):
 
     @abstractmethod
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` schedules with a failed attempt whose occurrence was due `age` seconds ago or earlier.
+        """Return up to `limit` schedules whose occurrence was due at least `age` seconds ago and has a failed attempt.
 
-        The schedule with the oldest occurrence comes first. Such a schedule may be running again. Paused schedules and
-        rows of backfills are left out. If the store does not count attempts (`rdb_compat`), the result is empty. `data`
-        is as for `long_due`.
+        The schedule with the oldest occurrence comes first. A returned schedule may be running again. Paused schedules
+        and rows of backfills are left out. If the store does not count attempts (`rdb_compat`), the result is empty.
+        `data` is as for `long_due`.
         """
 
     @abstractmethod

@@ -106,7 +106,7 @@ class DueTimes:
         """Return the rows of the statement that `_build` returns. Repeats the statement only if it finds a new band."""
         while True:
             bands = self._bands
-            count = 1 << len(bands).bit_length()  # more than there are bands, for ABOVE_ALL_BANDS
+            count = 1 << len(bands).bit_length()  # more than the number of bands, because ABOVE_ALL_BANDS is added
             padded = (*bands, *[ABOVE_ALL_BANDS] * (count - len(bands)))
             values: dict[str, Any] = {f"band_{place}": band for place, band in enumerate(padded)}
             if types is not None:

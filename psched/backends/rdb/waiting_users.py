@@ -35,7 +35,7 @@ _HAS_ROW = -1
 """A value in the answer of a statement. It means that the user has a row in the table of users."""
 
 _WINDOW = 100
-"""The number of earliest due rows (the window) in which users with due rows are searched first."""
+"""How many of the earliest due rows (the window) are read first, to find users with due rows."""
 _WALK = 64
 """How many more users are read, in the order of their names, if the users found in the window (`_WINDOW`) may not run
 enough tasks.

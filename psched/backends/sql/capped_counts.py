@@ -48,7 +48,10 @@ def _rows(table: sa.Table, rows: Indexed) -> sa.Select[int]:
 
 
 class CappedCounts:
-    """One statement that counts several kinds of rows. Keep it: it takes longer to build than to execute."""
+    """One statement that counts several kinds of rows.
+
+    Keep the object: building the statement takes longer than executing the statement.
+    """
 
     def __init__(self, table: sa.Table, wanted: Mapping[str, Sequence[Indexed]]) -> None:
         """`wanted`: for each kind, groups of rows whose numbers are added. No row may be in two groups."""

@@ -421,7 +421,11 @@ def _within(ledger: sa.Table, place: int) -> sa.Select[Any]:
 
 
 def _nth_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
-    """Return a SELECT of the occurrence of one entry of each schedule: the entry :skipped places back from :before."""
+    """Return a SELECT of the occurrence of one entry of each schedule.
+
+    For schedule number N (from 0), the statement takes the entries before :before_N, the last one first, and skips
+    :skipped_N of them.
+    """
     c = ledger.c
     parts = [
         _numbered(ledger, place, c.scheduled_time)
@@ -433,7 +437,11 @@ def _nth_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statem
 
 
 def _last_of_each_version(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
-    """Return a SELECT of the last entry of each schedule with the version :version, from :first to before :before."""
+    """Return a SELECT of the last entry of each schedule within limits.
+
+    For schedule number N (from 0): the entry has the version :version_N and an occurrence from :first_N to before
+    :before_N.
+    """
     c = ledger.c
     parts = [
         _numbered(ledger, place, *c).where(
@@ -487,7 +495,7 @@ def _between(column: sa.Column[Any], wanted: LedgerFilter) -> Iterator[sa.Column
 
 
 def _nth(column: sa.Column[Any], order: Any) -> sa.Select[Any]:
-    """Return a SELECT of `column` from one row in `order`. The parameter `skipped` is the number of rows before it."""
+    """Return a SELECT of `column` from one row: the row in `order` after the first :skipped rows."""
     return sa.select(column).order_by(*order).limit(1).offset(sa.bindparam("skipped"))
 
 
@@ -643,7 +651,10 @@ class LedgerWriter:
     def _change_of_given(
         self, version: sa.ColumnElement[int], row: GivenColumns, now: sa.ColumnElement[int]
     ) -> sa.Insert:
-        """Return the INSERT of the definition of the schedule `row["key"]`, with `row["pending"]`."""
+        """Return the INSERT of the definition of the schedule `row["key"]`.
+
+        The pending occurrence is `row["pending"]`.
+        """
         return self._change_of_row(version, self._schedules.c.key == row["key"], pending=row["pending"])
 
     def _change_of_row(
