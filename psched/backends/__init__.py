@@ -46,7 +46,7 @@ def open_stores(type_: str, settings: StoreSettings) -> Stores:
 def check_name(type_: str) -> None:
     """Raise ConfigError unless `type_` can name a backend.
 
-    Imports nothing, because the user root also checks configurations.
+    Imports nothing, because a configuration may be checked as root.
 
     A name with a dot names a module of a third-party package. Only the package is looked up, because Python would
     import it to look inside.
