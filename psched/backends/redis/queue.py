@@ -194,7 +194,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
     def _drop_unreadable(self, unreadable: Sequence[Sequence[Any]]) -> None:
         """Do what the base class does.
 
-        Also remove the runs from the running tasks of every user, because their user is unknown.
+        Also remove the tasks from the running tasks of every user, because the users of unreadable tasks are unknown.
         """
         super()._drop_unreadable(unreadable)
         keys = [found[0] for found in unreadable if len(found) > 2]

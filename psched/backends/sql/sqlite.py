@@ -95,7 +95,10 @@ class SQLiteDialect(Dialect):
         self._connect("rwc").close()
 
     def full_disk(self) -> Finding | None:
-        """Write a temporary file beside the database: a write to the database itself may reuse space in the file."""
+        """See `Dialect.full_disk`. The test writes a temporary file beside the database.
+
+        A write to the database itself would prove nothing, because it may reuse free space inside the file.
+        """
         if self.ephemeral:
             return None
         from tempfile import TemporaryFile  # noqa: PLC0415 – only `psched doctor` needs it
