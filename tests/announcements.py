@@ -1,4 +1,4 @@
-"""Announces nodes as a worker does, for tests without one."""
+"""Registers nodes as workers do, for tests that run no worker."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ _WORKER = Announcement("host/1", "schedules", "", "host", 1, "1.0", tz_database(
 
 
 def announce(nodes: Nodes | None, name: str, section: str, types: TypeFilter, **told: object) -> None:
-    """Be a live worker. `told`: further fields of the announcement."""
+    """Register a node of this name, like a live worker. `told`: further fields of the announcement."""
     assert nodes is not None
     nodes.announce(replace(_WORKER, name=name, section=section, types=types.encode(), **told))  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
-"""Statements that SQLAlchemy has compiled, shared by all stores that the test process opens.
+"""A cache of the statements that SQLAlchemy has compiled, shared by all stores that the test process opens.
 
-Each store has an engine of its own, which compiles each statement anew: about a fifth of a test's own processor time.
+Each store has an engine of its own, which would compile each statement again. That would take about a fifth of a test's
+own processor time.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from sqlalchemy.util import LRUCache
 from psched.backends.sql import database
 
 _CAPACITY = 3000
-"""Statements: those on the tables of all pairs of store and database, and on some new tables."""
+"""The maximum number of statements: enough for the tables of all pairs of store and database, and for some new tables.
+"""
 
 
 class CompiledCache(LRUCache[Any, Any]):
-    """SQLAlchemy's `compiled_cache` for many engines: dialects that compile alike count as the same one."""
+    """SQLAlchemy's `compiled_cache` for many engines. Dialects that compile in the same way share their statements."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         return super().get(_of_any_engine(key), default)
@@ -30,7 +32,7 @@ class CompiledCache(LRUCache[Any, Any]):
 
 
 def _of_any_engine(key: Any) -> Any:
-    """Return SQLAlchemy's key with what a dialect compiles by in the place of the dialect."""
+    """Return SQLAlchemy's key, with the dialect replaced by the properties that decide how it compiles."""
     dialect, *rest = key
     quote = dialect.identifier_preparer.initial_quote  # which a session of MySQL's chooses
     is_mariadb = getattr(dialect, "is_mariadb", False)
@@ -40,7 +42,7 @@ def _of_any_engine(key: Any) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_cache() -> Iterator[CompiledCache]:
-    """Let the databases of all stores share what is compiled."""
+    """Let the engines of all stores share compiled statements."""
     cache = CompiledCache(_CAPACITY)
     options = {"compiled_cache": cache}
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: databases, and the check that a test leaves nothing behind."""
+"""Fixtures for all tests: database servers, and a check that a test leaves no process, thread or descriptor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PATIENCE = 2.0
 """Seconds until processes and threads that a test has stopped must be gone."""
 
 _TEMPLATES = "PSCHED_TEST_TEMPLATES"
-"""The environment variable that tells pytest workers where servers' data are prepared."""
+"""The environment variable that names the folder with prepared data of the servers, for the pytest workers."""
 
 _KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL}
 _failed = pytest.StashKey[bool]()
@@ -49,9 +49,9 @@ hypothesis.settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Provide what the pytest workers share, and reset signals that the parent ignores.
+    """Prepare what all pytest workers share. Restore the signals that the parent process ignores.
 
-    nohup ignores signals, and the processes of tests would inherit that.
+    nohup, for example, ignores a signal, and the processes of tests would inherit that.
     """
     os.environ[SQLITE] = "1"
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -69,7 +69,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None]:
-    """Collect tests without the garbage collector, which takes a quarter of that time; let it run seldom afterwards."""
+    """Collect tests without the garbage collector, which takes a quarter of the collecting time.
+
+    Afterwards it runs seldom.
+    """
     gc.disable()
     yield
     gc.freeze()  # the tests stay: the collector need not scan them
@@ -79,9 +82,10 @@ def pytest_collection() -> Generator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let each pytest worker run tests marked `slow` first, in fresh processes: some fork often, some mostly wait.
+    """Let each pytest worker begin with the tests marked `slow`, in fresh processes.
 
-    xdist's `worksteal` gives each worker a slice of the list, in turn. A module stays in one slice.
+    Some of these tests fork often, and some mostly wait. xdist's `worksteal` gives each worker one slice of the list.
+    The slow tests of a module stay in one slice.
     """
     workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
     slow = [item for item in items if item.get_closest_marker("slow")]
@@ -97,7 +101,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember which tests failed: after these the leak check only cleans up."""
+    """Remember which tests failed. After a failed test the leak check only cleans up."""
     report = yield
     item.stash[_failed] = item.stash.get(_failed, False) or report.failed
     return report
@@ -105,7 +109,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
-    """Shared servers, started when a test first asks for them, and private ones."""
+    """Database servers for the tests: shared ones, which start when a test first asks for them, and private ones."""
     sync_nothing()
     with pytest.MonkeyPatch.context() as patch, Lab(Path(os.environ[_TEMPLATES])) as lab:
         patch.setenv(MARK, uuid.uuid4().hex)
@@ -128,31 +132,31 @@ def leaves_nothing_behind(request: pytest.FixtureRequest, lab: Lab) -> Iterator[
 
 @pytest.fixture(scope="session")
 def mariadb(lab: Lab) -> Server:
-    """The MariaDB that all tests share; they leave it as they found it."""
+    """The MariaDB that all tests share. Each test restores its state."""
     return lab.shared(MariaDB)
 
 
 @pytest.fixture(scope="session")
 def postgresql(lab: Lab) -> Server:
-    """The PostgreSQL that all tests share; they leave it as they found it."""
+    """The PostgreSQL that all tests share. Each test restores its state."""
     return lab.shared(PostgreSQL)
 
 
 @pytest.fixture(scope="session")
 def redis(lab: Lab) -> Server:
-    """The Redis that all tests share; they leave it as they found it."""
+    """The Redis that all tests share. Each test restores its state."""
     return lab.shared(Redis)
 
 
 @pytest.fixture(params=list(_KINDS))
 def server(request: pytest.FixtureRequest, lab: Lab) -> Server:
-    """Each of the shared database servers."""
+    """The shared database servers, one after another."""
     return lab.shared(_KINDS[request.param])
 
 
 @pytest.fixture(params=list(_KINDS))
 def own_server(request: pytest.FixtureRequest, lab: Lab) -> Iterator[Server]:
-    """Each kind of database server, running, which the test may stop, kill, freeze and start again."""
+    """A private, running server of each kind, which the test may stop, kill, freeze and start again."""
     with lab.private(_KINDS[request.param]) as server:
         yield server
 
@@ -169,5 +173,5 @@ def database(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Iterat
 
 @pytest.fixture
 def wall_clock(lab: Lab) -> WallClock:
-    """A wall clock for other processes; it shows the true time until the test sets it."""
+    """A wall clock for other processes. It shows the true time until the test sets it."""
     return lab.wall_clock()

@@ -1,4 +1,4 @@
-"""What the benchmark says of its own figures."""
+"""Reports of the benchmark: what they say of its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""psched's command line under test: in a folder of its own, in this process or as a process of its own."""
+"""Runs psched's command line in a folder of its own: in this process, or as a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.programs import ROOT, install_programs
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left: its exit code, and what it wrote."""
+    """The result of a command: its exit code, and its output."""
 
     code: int
     out: str
@@ -25,30 +25,30 @@ class Outcome:
 
     @property
     def json(self) -> Any:
-        """What it wrote, as JSON."""
+        """Standard output, parsed as JSON."""
         return json.loads(self.out)
 
 
 class Commands:
-    """Runs `psched …` where `etc/psched.yml` is the configuration."""
+    """Runs `psched …` with `etc/psched.yml` as the configuration."""
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], *group: str) -> None:
-        """`group`: the words every command begins with."""
+        """`group`: words with which every command begins."""
         self.folder = folder
         self._capture = capture
         self._group = group
 
     def below(self, *group: str) -> Commands:
-        """Return the commands of a group, in the same folder."""
+        """Return an object that runs the commands of a group, in the same folder."""
         return Commands(self.folder, self._capture, *group)
 
     def configure(self, text: str) -> None:
-        """Write the configuration."""
+        """Write the configuration file."""
         (self.folder / "etc").mkdir(exist_ok=True)
         (self.folder / "etc" / "psched.yml").write_text(text)
 
     def use(self, url: str, more: str = "") -> None:
-        """Write a configuration with one environment, `development`, for this database."""
+        """Write a configuration whose only environment, `development`, uses the database `url`."""
         self.configure(f"development:\n  type: rdb\n  url: {url}\n{more}")
 
     def __call__(self, *arguments: str) -> Outcome:
@@ -58,19 +58,19 @@ class Commands:
         return Outcome(code, *self._capture.readouterr())
 
     def ok(self, *arguments: str) -> Outcome:
-        """Run a command that must succeed and say nothing on standard error."""
+        """Run a command that must succeed and write nothing to standard error."""
         outcome = self(*arguments)
         assert (outcome.code, outcome.err) == (0, "")
         return outcome
 
     def fault(self, *arguments: str) -> str:
-        """Run a command that must fail, and return the one line it says."""
+        """Run a command that must fail. Return the one line that it writes to standard error."""
         outcome = self(*arguments)
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
         return outcome.err.removeprefix("psched: ").rstrip("\n")
 
     def start(self, *arguments: str, **options: Any) -> forkserver_client.Process:
-        """Start a command as a process, its output buffered as usual."""
+        """Start a command as a process, whose output is buffered, as it is outside the tests."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
         environment.pop("PYTHONUNBUFFERED", None)
         programs = self.folder.parent / "programs"

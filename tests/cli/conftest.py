@@ -15,14 +15,17 @@ from tests.trials import take_turns, tests_below
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the suite each test on SQLite, and on one server if it runs on several."""
+    """Let the suite run each test on SQLite, and on only one of MariaDB and PostgreSQL.
+
+    The other tests become trials.
+    """
     here = tests_below(__file__, items)
     take_turns(here, ["mariadb"], ["postgresql"])
 
 
 @pytest.fixture
 def fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
-    """A command line in an empty folder; local time is Tokyo's."""
+    """A command line in an empty folder. The local time zone is Tokyo's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         patch.setenv("TZ", "Asia/Tokyo")
@@ -38,14 +41,14 @@ def fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Comman
 
 @pytest.fixture
 def psched(fresh: Commands) -> Commands:
-    """A command line with a SQLite database whose tables are made."""
+    """A command line with a SQLite database that has psched's tables."""
     fresh.use("sqlite:///../psched.db")
     make_tables(fresh.folder / "psched.db", ("init",), lambda: fresh.ok("init"))
     return fresh
 
 
 def forget_modules(folder: Path) -> None:
-    """Let the next test import its own module of the same name."""
+    """Remove the folder's modules from `sys.modules`, so that another test can import a module of the same name."""
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(folder)):
             del sys.modules[name]

@@ -26,7 +26,7 @@ MONTH = "2013-01-01", "2013-12-31"
 
 @pytest.fixture
 def payroll(psched: Commands) -> Commands:
-    """A schedule that ran twelve months, and then was deleted."""
+    """A command line with a schedule that ran for twelve months and was then deleted."""
     psched.ok("add", "payroll", "t", "0 0 1 * *", "{}", "-s", str(START), "-t", "Asia/Tokyo")
     run(psched, 12)
     psched.ok("delete", "payroll")
@@ -192,7 +192,7 @@ def test_a_year_of_seconds_is_judged_at_once(psched: Commands) -> None:
 
 
 def pass_time(commands: Commands, seconds: int) -> None:
-    """Move all that is stored back, as if so much time had passed."""
+    """Move all stored times back by `seconds`, as if so much time had passed."""
     columns = {
         "psched_schedules": ("next_time", "due", "last_time", "ready"),
         "psched_schedules_ledger": ("scheduled_time", "last_time", "previous", "started", "ended"),

@@ -1,4 +1,4 @@
-"""psched doctor: each thing is ok, or told with what to do; exit code 1 when anything is not."""
+"""psched doctor: each finding is ok, or says what to do. The exit code is 1 if a finding is not ok."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_full_disk_of_sqlite_is_reported_while_a_worker_has_the_file_open(fres
 
 
 class Clock:
-    """A store as far as its clock."""
+    """A store that has only a clock."""
 
     def __init__(self, now: float) -> None:
         self.now = lambda: now

@@ -1,4 +1,4 @@
-"""psched history shows what the ledger has, and only what was asked for."""
+"""psched history shows what is in the ledger, and only what was asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOUR = 3600
 
 @pytest.fixture
 def ran(psched: Commands) -> Commands:
-    """Two schedules: `good` ran three times, `bad` once, at its second attempt."""
+    """A command line with two schedules: `good` ran three times; `bad` ran once, at its second attempt."""
     psched.ok("add", "good", "t", "0 * * * *", "{}", "-s", str(START))
     with schedules_of(psched) as schedules:
         for _ in range(3):
@@ -115,7 +115,10 @@ def test_a_store_without_a_ledger_says_so(fresh: Commands) -> None:
 
 @pytest.fixture
 def written(psched: Commands) -> Commands:
-    """Two schedules whose runs kept their output: of `backup` one attempt failed, the next one is not settled yet."""
+    """A command line with two schedules whose runs kept their output.
+
+    An attempt of `backup` failed, and the next one is not settled yet.
+    """
     for key in ("backup", "other"):
         psched.ok("add", key, "t", "0 * * * *", "{}", "-s", str(START))
     with schedules_of(psched) as schedules:

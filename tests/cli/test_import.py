@@ -1,4 +1,7 @@
-"""psched import json adds what `list --json` prints: checked first, repeatable, never what is paused or finished."""
+"""psched import json adds what `list --json` prints.
+
+It checks all rows first, can be repeated, and never adds rows that are paused or finished.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ FIELDS = ("key", "type", "cron", "timezone", "delay", "data", "next_time", "catc
 
 @pytest.fixture
 def both(fresh: Commands) -> Commands:
-    """A command line with schedules and a queue."""
+    """A command line with both sections: schedules and a queue."""
     fresh.configure("development: {type: rdb, url: 'sqlite:///../source.db', schedules: {}, queue: {}}")
     fresh.ok("init")
     return fresh

@@ -1,4 +1,4 @@
-"""psched import crontab and the like: a file of schedules that psched can read, and a report of what differs."""
+"""psched import crontab and other importers: a file of schedules that psched can load, and a report of differences."""
 
 from __future__ import annotations
 

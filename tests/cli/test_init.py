@@ -1,4 +1,4 @@
-"""psched init: it makes, upgrades or checks tables."""
+"""psched init makes, upgrades or checks tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.commands import Commands
 
 @pytest.fixture
 def both(fresh: Commands) -> Commands:
-    """A command line with schedules and a queue in one file, without tables."""
+    """A command line with schedules and a queue in one database file, which has no tables yet."""
     url = "  type: rdb\n    url: sqlite:///../psched.db"
     fresh.configure(f"development:\n  schedules:\n  {url}\n  queue:\n  {url}\n")
     return fresh
@@ -21,7 +21,7 @@ def both(fresh: Commands) -> Commands:
 
 @pytest.fixture
 def patch() -> Iterator[pytest.MonkeyPatch]:
-    """What makes this process one of a version with another layout, and back."""
+    """A patch by which this process becomes a version of psched with another layout, until it is undone."""
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 

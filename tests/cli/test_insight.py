@@ -1,4 +1,4 @@
-"""`psched stats`, `psched queue stats`, `psched forecast`, `psched simulate`: their output; that they write nothing."""
+"""Output of `psched stats`, `psched queue stats`, `psched forecast`, `psched simulate`; and they write to no table."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""psched next: when an expression is due, in its zone and in UTC, with what clock changes do to it."""
+"""psched next: when an expression is due, in its zone and in UTC, and how clock changes affect it."""
 
 from __future__ import annotations
 
 from tests.cli.commands import Commands
 
 BEFORE_SUMMER = "1743200000"
-"""2025-03-28 in Berlin, two nights before the clocks go forward."""
+"""Unix seconds: 2025-03-28 in Berlin, two nights before the clocks go forward."""
 
 
 def test_it_needs_no_configuration(fresh: Commands) -> None:

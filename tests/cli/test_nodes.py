@@ -1,4 +1,4 @@
-"""`psched nodes` lists workers and what they run; `doctor` fails when their tz databases differ."""
+"""`psched nodes` lists workers and their runs. `doctor` fails when the workers' tz databases differ."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def both(fresh: Commands) -> Commands:
 
 
 def announce(psched: Commands, name: str, **told: object) -> None:
-    """Be a worker of both sections."""
+    """Register a node for both sections, like a live worker. `told`: further fields of the announcement."""
     settings = load(psched.folder / "etc" / "psched.yml", "development")
     assert settings.schedules is not None and settings.queue is not None
     with (

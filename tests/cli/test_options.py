@@ -1,4 +1,4 @@
-"""The common options: before or after the command, their defaults, the originals' spellings."""
+"""The common options: their places before and after the command, their defaults, and the originals' spellings."""
 
 from __future__ import annotations
 

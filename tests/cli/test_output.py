@@ -1,4 +1,4 @@
-"""How rows are laid out: streamed, fitted to a terminal, safe to look at."""
+"""The layout of rows: streamed, fitted to a terminal, and with control characters escaped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.cli.commands import Commands
 
 
 def taken(limit: int) -> Iterator[tuple[str, str]]:
-    """Yield rows, and fail when more than `limit` are asked for."""
+    """Yield `limit` rows. Fail if another row is requested."""
     for index in range(limit):
         yield f"key{index}", "data"
     pytest.fail("read ahead")

@@ -1,4 +1,4 @@
-"""What fails, and what no worker takes, is seen in list, show, history --failed and doctor."""
+"""Failing schedules, and schedules that no worker runs, appear in list, show, history --failed and doctor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ERROR = "Traceback (most recent call last)\nValueError: it broke"
 
 @pytest.fixture(params=["rdb", "redis", "rdb_compat"])
 def table(request: pytest.FixtureRequest, fresh: Commands) -> Iterator[Commands]:
-    """A command line with a table of each store."""
+    """A command line with a table of schedules, for each type of store."""
     if request.param == "redis":
         server: Server = request.getfixturevalue("redis")
         with server.database() as url:
@@ -51,7 +51,7 @@ def collection(commands: Commands) -> ScheduleCollection:
 
 @contextmanager
 def taken(commands: Commands) -> Iterator[Task]:
-    """Take the first due schedule, and have its run finished in the end."""
+    """Acquire the first due schedule, yield its task, and finish it at the end."""
     with collection(commands) as schedules:
         task = schedules.poll()
         assert task is not None
@@ -60,7 +60,7 @@ def taken(commands: Commands) -> Iterator[Task]:
 
 
 def fail(commands: Commands, times: int = 1, wait: float = 0) -> None:
-    """Let the first due schedule fail so many times; the next attempt is due after `wait` seconds."""
+    """Let the first due schedule fail `times` times. The next attempt is then due in `wait` seconds."""
     with collection(commands) as schedules:
         for left in reversed(range(times)):
             task = schedules.poll()
@@ -153,7 +153,7 @@ def test_failing_schedules_are_a_warning_before_they_are_overdue(table: Commands
 
 
 def raised() -> str:
-    """Return what is kept of an exception with a cause, whose message has several lines."""
+    """Return what psched stores of an exception that has a cause and a message of several lines."""
     try:
         try:
             {}["account"]

@@ -1,4 +1,4 @@
-"""Policies, pauses and extra runs by the command line."""
+"""Options of schedules, pauses and extra runs on the command line."""
 
 from __future__ import annotations
 

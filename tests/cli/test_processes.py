@@ -1,4 +1,4 @@
-"""psched as a process of its own: at a closed pipe, on Ctrl-C, on a terminal."""
+"""psched as a process: with a closed pipe, after Ctrl-C, and on a terminal."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_findings_on_a_terminal_are_coloured(psched: Commands) -> None:
 
 
 def on_terminal(psched: Commands, columns: int, *arguments: str) -> str:
-    """Return what a command writes to a terminal of that width."""
+    """Return what a command writes to a terminal that is `columns` wide."""
     master, slave = pty.openpty()
     try:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -175,7 +175,7 @@ def on_terminal(psched: Commands, columns: int, *arguments: str) -> str:
 
 
 def read_all(descriptor: int) -> bytes:
-    """Read a terminal until the other side is gone."""
+    """Read from a terminal until no process has its other side open."""
     found, deadline = b"", time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if not select.select([descriptor], [], [], 0.2)[0]:

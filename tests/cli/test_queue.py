@@ -1,4 +1,4 @@
-"""The commands on the queue's tasks do what they say, on every database; --json keeps its shape."""
+"""The commands for the queue's tasks work on every database, and the layout of `--json` does not change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUEUE_TABLES = {
 
 @pytest.fixture
 def queue(fresh: Commands) -> Commands:
-    """A command line whose first word is `queue`, with a database whose tables are made."""
+    """A command line whose commands begin with `queue`, with a database that has the tables."""
     tasks = fresh.below("queue")
     tasks.use("sqlite:///../psched.db")
     tasks.ok("init")
@@ -116,7 +116,7 @@ def test_list_prints_what_perfectqueue_prints_on_request(queue: Commands) -> Non
 
 
 def cells(line: str) -> list[str]:
-    """Part a line of `list` at the originals' columns."""
+    """Split a line of `list` at the columns of the original's output."""
     found = []
     for width in (30, 15, 18, 18, 28, 28):
         found.append(line[:width].strip())

@@ -31,7 +31,10 @@ development:
 
 @pytest.fixture
 def both(fresh: Commands) -> Commands:
-    """A schedule that has been due for long and writes to `scheduled`, and a task that writes to `ran`."""
+    """A command line with a schedule and a task, both due.
+
+    The schedule's handler writes the file `scheduled`, the task's handler `ran`.
+    """
     (fresh.folder / "jobs.py").write_text(APP)
     fresh.configure(BOTH)
     fresh.ok("init")

@@ -1,4 +1,4 @@
-"""Types that nobody runs are named: by `doctor` and `list`, and when something of such a type is added."""
+"""Types that no worker routes: `doctor` and `list` name them, and so does a command that adds a row of such a type."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WARNING = "warning: the configured application does not route the type 'other': 
 
 
 def announce(psched: Commands, section: str, *types: str) -> None:
-    """Be a live worker that routes these types."""
+    """Register a node that routes these types, like a live worker."""
     settings = load(psched.folder / "etc" / "psched.yml", "development")
     if section == "queue":
         assert settings.queue is not None
@@ -51,13 +51,13 @@ def both(psched: Commands) -> Commands:
 
 
 def serve(psched: Commands, types: str = "'*'") -> None:
-    """Write a configuration of both sections; `types` are the queue's."""
+    """Write a configuration with both sections. `types`: the types of the queue."""
     more = f"  app: myapp:app\n  include: {psched.folder}\n  schedules: {{}}\n  queue: {{types: {types}}}\n"
     psched.use("sqlite:///../psched.db", more)
 
 
 def warned(psched: Commands, *arguments: str) -> str:
-    """Run a command that succeeds, and return what it says on standard error."""
+    """Run a command that must succeed. Return what it writes to standard error."""
     outcome = psched(*arguments)
     assert outcome.code == 0, outcome
     return outcome.err
@@ -107,7 +107,7 @@ def test_list_and_doctor_name_types_that_no_live_worker_routes(both: Commands) -
 
 @pytest.fixture
 def shared(psched: Commands) -> Commands:
-    """A command line on tables that Ruby workers may share, with an application that routes one type."""
+    """A command line with tables that Ruby workers may share, and with an application that routes one type."""
     (psched.folder / "myapp.py").write_text(APPLICATION)
     table = "type: rdb_compat, url: 'sqlite:///../psched.db'"
     config = psched.folder / "etc" / "psched.yml"

@@ -1,4 +1,4 @@
-"""psched run: a worker in the foreground, with what the command line and the configuration name."""
+"""psched run: a worker in the foreground, with the application of the command line or of the configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def handle(task):
 
 @pytest.fixture
 def jobs(psched: Commands) -> Commands:
-    """An application in `code/jobs.py`, and a schedule of every second that it writes to `ran`."""
+    """A command line with an application in `code/jobs.py`, and a schedule for every second.
+
+    The handler writes a file, `ran`.
+    """
     (psched.folder / "code").mkdir()
     (psched.folder / "code" / "jobs.py").write_text(APP)
     psched.ok("add", "every-second", "t", "* * * * * *", f'{{"file": "{psched.folder}/ran"}}')

@@ -1,4 +1,4 @@
-"""The commands on schedules do what they say, on every database; --json keeps its shape."""
+"""The commands for schedules work on every database, and the layout of `--json` does not change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.cli.commands import Commands
 
 START = 1356966000
-"""2013-01-01 00:00 in Tokyo."""
+"""Unix seconds: 2013-01-01 00:00 in Tokyo."""
 
 HOURLY = (
     "add",

@@ -1,4 +1,4 @@
-"""psched plan, apply, diff, export and rollback, as a person or a pipeline calls them."""
+"""psched plan, apply, diff, export and rollback, as people and pipelines call them."""
 
 from __future__ import annotations
 

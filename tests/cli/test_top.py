@@ -1,4 +1,4 @@
-"""`psched top`: what its screen shows, how keys change it, and that the terminal is given back however it ends."""
+"""`psched top`: its screen, the keys that change the screen, and that the terminal is restored after any end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.cli.commands import Commands
 
 PATIENCE = 60.0
 END_OF_40 = "q quit  r n l t one list  a all  Tab ne…\x1b[0m"
-"""The end of a screen of 40 columns."""
+"""The end of a screen that is 40 columns wide."""
 
 
 def row(key: str, seconds: float, is_bad: bool = False) -> Row:
@@ -80,7 +80,10 @@ def test_a_list_that_is_cut_says_so(psched: Commands, monkeypatch: pytest.Monkey
 
 
 def test_nothing_is_written_to_the_wakeup_descriptor_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The screen has closed the descriptor then, and its number may belong to a new connection, or a database file."""
+    """The screen has closed the descriptor by then.
+
+    Its number may already belong to a new connection or to a database file.
+    """
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     settings, insight = Settings(environment="test"), Mock()
@@ -117,7 +120,7 @@ def test_keys_sort_filter_and_choose_a_list() -> None:
 
 
 class Terminal:
-    """`psched top` on a pseudo-terminal of 80 by 24."""
+    """A pseudo-terminal of 80 by 24 characters, in which `psched top` runs."""
 
     def __init__(self, commands: Commands) -> None:
         self._master, slave = pty.openpty()
@@ -142,7 +145,10 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def wait_for(self, words: str) -> str:
-        """Wait until the terminal is sent `words`. Return, and forget, what came before."""
+        """Wait until the process has written `words`.
+
+        Return what it wrote before them; a later call does not see that again.
+        """
         end = time.monotonic() + PATIENCE
         while words not in self._seen:
             assert time.monotonic() < end, self._seen[-2000:]
@@ -152,7 +158,10 @@ class Terminal:
         return before
 
     def wait_for_screen(self, *words: str, without: str = "\0") -> str:
-        """Wait for a screen of 40 columns with all `words`, and return what it shows."""
+        """Wait for a screen of 40 columns that shows all `words`, and return the screen.
+
+        `without`: must not be on the screen.
+        """
         while True:
             shown = self.wait_for(END_OF_40)
             if all(word in shown for word in words) and without not in shown:
@@ -161,7 +170,7 @@ class Terminal:
                 return shown
 
     def end(self) -> int:
-        """Return the exit code of the process, once the terminal is as it was."""
+        """Wait for the end of the process, check that the terminal is restored, and return the exit code."""
         self.wait_for("\x1b[?1049l")  # leaves the second screen, behind "\x1b[?25h", which shows the cursor
         code = self.process.wait(PATIENCE)
         assert termios.tcgetattr(self._slave) == self.before

@@ -1,4 +1,7 @@
-"""Whatever is wrong is told in one line that names the thing and the remedy; exit code 1, for usage 2; no traceback."""
+"""Whatever is wrong, psched writes one line that names the fault and the remedy, and no traceback.
+
+The exit code is 1, or 2 for a wrong use of the command.
+"""
 
 from __future__ import annotations
 

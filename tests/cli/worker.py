@@ -1,4 +1,4 @@
-"""A worker that `psched run` or `psched queue run` starts, and the wait for what it does."""
+"""Runs a worker by `psched run` or `psched queue run`, and waits for the file that its handler writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ PATIENCE = 20.0
 
 @contextmanager
 def running(psched: Commands, *arguments: str) -> Iterator[forkserver_client.Process]:
-    """Run a worker, and wait until it has run something; it must stop gracefully."""
+    """Start a worker, wait until a handler has written the file `ran`, and yield the process.
+
+    At the end the worker must stop gracefully.
+    """
     with psched.start(*arguments, stderr=subprocess.PIPE) as process:
         try:
             wait_for(psched.folder / "ran", process)

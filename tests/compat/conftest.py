@@ -1,4 +1,4 @@
-"""Fixtures of the shared table: made by the original, used by both."""
+"""Fixtures of the tables that an original (PerfectSched or PerfectQueue) has made, and that psched uses too."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.trials import take_turns, tests_below
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the suite each test on SQLite and on one server: `rdb_compat` sends both the same statements."""
+    """Let the suite run each test on SQLite and on one server; `rdb_compat` sends both servers the same statements."""
     take_turns(tests_below(__file__, items), ["mariadb"], ["postgresql"])
 
 
 @pytest.fixture(scope="session")
 def databases(lab: Lab) -> Iterator[SharedDatabases]:
-    """The databases that the tests share."""
+    """The databases that all these tests share."""
     with contextlib.closing(SharedDatabases(lab)) as databases:
         yield databases
 
 
 @pytest.fixture(params=DATABASES)
 def bench(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
-    """`rdb_compat` on each database, its table not made."""
+    """A bench with `rdb_compat` on each database. Its table is not made yet."""
     bench = databases.bench("rdb_compat", request.param, tmp_path)
     try:
         yield bench
@@ -40,7 +40,7 @@ def bench(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: 
 
 @pytest.fixture
 def original(bench: Bench) -> Original:
-    """The original, which has made its table."""
+    """The original PerfectSched, which has made its table."""
     original = Original(bench)
     original.make_table()
     return original
@@ -48,5 +48,5 @@ def original(bench: Bench) -> Original:
 
 @pytest.fixture
 def store(bench: Bench, original: Original) -> ScheduleStore:
-    """psched on the table that the original made."""
+    """psched's store, on the table that the original has made."""
     return bench.open()

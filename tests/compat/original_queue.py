@@ -1,6 +1,6 @@
-"""The statements of the originals against the queue table, as seen on the wire. In the test process.
+"""PerfectQueue's statements on its table, as they were seen on the wire.
 
-Written here as bytes and SQL, not by psched's code, so that the two can be held against each other.
+They are written here as bytes and SQL, without psched's code, so that tests can compare psched with them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS = ("id", "timeout", "data", "created_at", "resource", "max_running", "ow
 
 @dataclass
 class OriginalQueue:
-    """A client and worker of the original on the table of `bench`, by its own clock."""
+    """A client and a worker of PerfectQueue on the table of `bench`. They use this host's clock."""
 
     bench: Bench
 
@@ -40,7 +40,7 @@ class OriginalQueue:
         self.bench.execute("CREATE INDEX index_{table}_on_timeout ON {table} (timeout)")
 
     def submit(self, key: str, **values: Any) -> None:
-        """Insert a row; columns that are not given are those of a plain task that is due."""
+        """Insert a row. Columns that are not given are those of an ordinary task that is due."""
         row = {
             "id": key,
             "timeout": 1_600_000_000,
@@ -56,7 +56,7 @@ class OriginalQueue:
         )
 
     def acquire(self, limit: int = 1, alive_time: int = 100) -> list[dict[str, Any]]:
-        """Take due rows as the original's worker does, but without its server-wide lock."""
+        """Lease due rows as PerfectQueue's worker does, but without its server-wide lock. Return the rows."""
         table, now = self.bench.table, int(time.time())
         with self.bench.connect() as connection:
             found = connection.scalars(
@@ -74,10 +74,10 @@ class OriginalQueue:
         return [row for key in found if (row := self.bench.raw(key)) is not None]
 
     def acquire_batch(self, limit: int, between: Callable[[], object] = lambda: None) -> list[str] | None:
-        """Take due rows as a worker with `task_prefetch` does, and return their keys; None when the batch is dropped.
+        """Lease due rows as a worker with `task_prefetch` does. Return their keys; None if the worker drops the batch.
 
-        Under the lock of the table, by one UPDATE; the batch is dropped when that has fewer rows. `between` is called
-        after the rows were selected.
+        The worker holds the table's lock and leases all rows by one UPDATE. It drops the batch if the UPDATE has
+        changed fewer rows than the worker has selected. `between`: called after the rows have been selected.
         """
         table, now = self.bench.table, int(time.time())
         with self.bench.connect() as connection:
@@ -108,7 +108,10 @@ class OriginalQueue:
                 connection.execute(sa.text("DO RELEASE_LOCK(:table)"), {"table": table})
 
     def heartbeat(self, key: str, seconds: int) -> int:
-        """Write a timeout `seconds` from now: heartbeat, release (0) and retry are all the same."""
+        """Set the row's timeout to `seconds` from now, as heartbeat, release (0 seconds) and retry do.
+
+        Return how many rows have changed.
+        """
         return self.bench.execute(
             "UPDATE {table} SET timeout = :timeout WHERE id = :id AND created_at IS NOT NULL",
             timeout=int(time.time()) + seconds,
@@ -116,7 +119,7 @@ class OriginalQueue:
         )
 
     def finish(self, key: str, retention: int = 300) -> int:
-        """Finish a row; returns how many rows that changed."""
+        """Finish a task. Return how many rows have changed."""
         return self.bench.execute(
             "UPDATE {table} SET timeout = :timeout, created_at = NULL, resource = NULL "
             "WHERE id = :id AND created_at IS NOT NULL",
@@ -125,5 +128,5 @@ class OriginalQueue:
         )
 
     def purge(self) -> int:
-        """Delete the rows whose retention is over."""
+        """Delete the rows whose retention is over. Return how many."""
         return self.bench.execute("DELETE FROM {table} WHERE timeout <= :end", end=int(time.time()) - 1_000_000_000)

@@ -1,6 +1,6 @@
-"""The statements of the originals against the schedules table, as seen on the wire. In the test process.
+"""PerfectSched's statements on its table, as they were seen on the wire.
 
-Written here as bytes and SQL, not by psched's code, so that the two can be held against each other.
+They are written here as bytes and SQL, without psched's code, so that tests can compare psched with them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS = ("id", "timeout", "next_time", "cron", "delay", "data", "timezone")
 
 @dataclass
 class Original:
-    """A client and worker of the original on the table of `bench`, by its own clock."""
+    """A client and a worker of PerfectSched on the table of `bench`. They use this host's clock."""
 
     bench: Bench
 
@@ -38,7 +38,7 @@ class Original:
         self.bench.execute(MAKE_TABLE[self.bench.database])
 
     def add(self, key: str, **values: Any) -> None:
-        """Insert a row; columns that are not given are those of a plain hourly schedule that is due."""
+        """Insert a row. Columns that are not given are those of an ordinary hourly schedule that is due."""
         row = {
             "id": key,
             "timeout": 1_600_000_000,
@@ -55,7 +55,10 @@ class Original:
         )
 
     def poll(self, alive_time: int = 100) -> dict[str, Any] | None:
-        """Take one due row by a compare-and-set on its timeout, as the original's worker does."""
+        """Lease one due row, by a compare-and-set on its timeout, as PerfectSched's worker does.
+
+        Return the row; None if none is due.
+        """
         now = int(time.time())
         with self.bench.connect() as connection:
             found = connection.execute(
@@ -73,7 +76,7 @@ class Original:
         return None
 
     def finish(self, row: dict[str, Any], next_time: int) -> int:
-        """Store the next occurrence; returns how many rows that changed."""
+        """Store the next occurrence. Return how many rows have changed."""
         return self.bench.execute(
             "UPDATE {table} SET timeout = :timeout, next_time = :next WHERE id = :id AND next_time = :seen",
             timeout=next_time + row["delay"],

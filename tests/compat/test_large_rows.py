@@ -1,4 +1,4 @@
-"""Large rows in the originals' tables: how many one acquire takes, and what it reads to decide that."""
+"""Large rows in the originals' tables: how many one acquire leases, and how many bytes it reads to choose them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ __all__ = ["answers", "shared"]
 
 @pytest.fixture
 def budget(monkeypatch: pytest.MonkeyPatch) -> int:
-    """A thousandth of the bytes that an acquire takes, so that the rows of the tests are small."""
+    """Reduce the maximum number of bytes of one acquire to a thousandth, so that the tests need only small rows.
+
+    Return that maximum.
+    """
     for module in ("rdb_compat.lease_store", "sql.paging"):
         monkeypatch.setattr(f"psched.backends.{module}.MAX_BATCH_SIZE", 16_000)
     return 16_000
@@ -30,7 +33,7 @@ def fill(shared: Shared, data: list[bytes]) -> None:
 
 
 def takes(shared: Shared, limit: int = 10) -> list[list[str]]:
-    """Take until nothing is left."""
+    """Acquire until no row is left. Return the keys of each acquire."""
     return list(iter(lambda: shared.take(limit), []))
 
 

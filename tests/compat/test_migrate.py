@@ -1,4 +1,4 @@
-"""psched migrate, on each database: the originals' rows come to psched's tables once, and run there."""
+"""psched migrate, on each database: the originals' rows are copied to psched's tables once, and run there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARGUMENTS = ("migrate", "--from", "rdb_compat", "--to", "rdb", "--workers-stoppe
 
 @dataclass
 class Site:
-    """Tables of both originals in one database, and psched's command line beside them."""
+    """Tables of both originals in one database, and psched's command line."""
 
     schedules: Original
     queue: OriginalQueue
@@ -40,7 +40,7 @@ class Site:
         return self.commands(*ARGUMENTS, *options)
 
     def rows(self, section: str) -> dict[str, Any]:
-        """Return the rows in psched's own tables."""
+        """Return the rows in psched's own table of this section, by key."""
         open_: Callable[..., Any] = {"schedules": psched.open, "queue": psched.open_queue}[section]
         with open_(self.new) as collection:
             return {row.key: row for row in collection.list()}

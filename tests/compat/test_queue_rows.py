@@ -1,4 +1,4 @@
-"""Tasks that the originals and psched share: each reads, runs, finishes and purges what the other wrote, once."""
+"""Tasks that PerfectQueue and psched share: each can read, finish and purge the other's rows. Each task runs once."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PLAIN = b'{"key":"value","type":"type1"}'
 
 @dataclass
 class Shared:
-    """One table that the original has made: the original and psched on it."""
+    """A table that PerfectQueue has made, which PerfectQueue and psched both use."""
 
     bench: QueueBench
     original: OriginalQueue
     store: TaskStore
 
     def stored(self, key: str) -> tuple[Any, ...]:
-        """A row as the database has it, byte for byte."""
+        """Return a row as it is stored, byte for byte."""
         row = self.bench.raw(key)
         assert row is not None, f"{key!r} is gone"
         return tuple(bytes(row[name]) if name == "data" else row[name] for name in COLUMNS)
@@ -43,7 +43,7 @@ class Shared:
 
 @pytest.fixture(params=DATABASES)
 def shared(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Shared]:
-    """The original's table on each database."""
+    """The original's table, with the original and psched on it, on each database."""
     bench = open_bench(databases, "rdb_compat", request.param, tmp_path)
     try:
         original = OriginalQueue(bench)
@@ -54,7 +54,7 @@ def shared(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path:
 
 
 def packed(data: bytes) -> bytes:
-    """One gzip member as Ruby's Zlib writes it: a time in its head, another level than ours."""
+    """Compress `data` as Ruby's Zlib does: one gzip member, which contains a time, at another level than psched's."""
     return gzip.compress(data, compresslevel=6, mtime=LONG_AGO)
 
 
@@ -130,7 +130,7 @@ def test_each_verb_writes_the_columns_the_original_would_and_no_other(shared: Sh
 
 
 def see(shared: Shared, since: float, seconds: int, columns: tuple[Any, ...]) -> None:
-    """See that the timeout is so many seconds from a time since `since`, and what else the row holds."""
+    """Check that the stored timeout is `seconds` after a time between `since` and now. `columns`: the other columns."""
     _, timeout, *found = shared.stored("key")
     assert_between(since, timeout - seconds)
     assert tuple(found) == columns
@@ -252,7 +252,7 @@ def test_of_two_that_finish_a_task_one_does(shared: Shared) -> None:
 
 
 def finishes(store: TaskStore, claim: Claim) -> bool:
-    """Finish; whether that was not done by somebody else before."""
+    """Finish the task of `claim`. Return False if another worker has finished or taken it."""
     try:
         store.retire(claim, "finished", None, 300, soon())
     except (AlreadyFinishedError, PreemptedError):
@@ -275,6 +275,6 @@ def test_finished_tasks_slow_no_poll(shared: Shared) -> None:
 
 
 def assert_between(since: float, value: int) -> None:
-    """Whole seconds, by the database's clock, which is this host's."""
+    """Check that `value` is a whole number of seconds between `since` and now. The database's clock is this host's."""
     assert isinstance(value, int)
     assert since - 1 <= value <= time.time() + 1

@@ -1,4 +1,4 @@
-"""Rows that would kill or hang the Ruby workers of the shared table are refused, with the reason."""
+"""Rows that would kill or hang the Ruby workers of the shared table: psched refuses to write them, and says why."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ FATAL = {
     "0 9 L,L * *": "write 'L'",
     "0\n9 * * *": "spaces or tabs",
 }
-"""Expressions that psched reads and PerfectSched does not, with a part of the reason."""
+"""Expressions that psched can read and PerfectSched cannot, each with a part of the reason."""
 
 READ = [
     *("* * * * *", "@hourly", "@daily", "@weekly", "@monthly", "@yearly", "@annually", "\t0\t9 * *  MON "),
     *("*/7 */7 */7 */7 1", "0 9 1,15,L * *", "0 9 L * *", "0 9 * Jan-mar,DEC sun,1-5/2", "0 9 * * 0-7"),
     *("5/15 1-3/2 * * 7", "0 9 * * */2", "0 9 * * */17", "07 09 07 07 07"),
 ]
-"""What both read."""
+"""Expressions that both can read."""
 
 
 @pytest.mark.parametrize("expression", [*FATAL, *READ])
@@ -67,7 +67,7 @@ LORD_HOWE = {
     "0 9 * * 1": False,
     "0 9 L * 0": False,
 }
-"""Whether PerfectSched hangs on it in April, where half an hour comes twice."""
+"""Whether PerfectSched hangs on the expression in April, when half an hour occurs twice on Lord Howe Island."""
 
 
 @pytest.mark.parametrize("expression", LORD_HOWE)
@@ -80,7 +80,7 @@ def test_what_hangs_where_half_an_hour_comes_twice_is_found(expression: str) -> 
 
 @pytest.fixture
 def schedules(bench: Bench, original: Original) -> Iterator[ScheduleCollection]:
-    """Schedules in the table that the original made."""
+    """A collection of schedules on the table that the original has made."""
     section = from_mapping({"type": "rdb_compat", "url": bench.url, "table": bench.table}).schedules
     assert section is not None
     with open_schedules(section, "host/1/h") as schedules:

@@ -1,4 +1,4 @@
-"""Rows that only Ruby can run: psched neither leases nor writes them, and runs the rows around them."""
+"""Rows that only Ruby can run: psched neither leases nor changes them, and runs the rows around them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def is_ours(type_: str) -> bool:
 
 @dataclass
 class Shared:
-    """A table of the original with psched on it; `rows` writes many of them at once."""
+    """A table of an original, with psched's store on it. `insert`: writes one row."""
 
     bench: Bench
     store: ScheduleStore | TaskStore
     insert: Callable[..., None]
 
     def fill(self, keys: list[str], data: bytes, timeout: Callable[[int], int]) -> None:
-        """Write rows; number i is due at `timeout(i)`."""
+        """Write one row for each key. Row number n is due at `timeout(n)`."""
         fixed = {"created_at": "1600000000"}
         if not isinstance(self.bench, QueueBench):
             fixed = {"next_time": "1600000000", "cron": "'0 * * * *'", "delay": "0", "timezone": "'UTC'"}
@@ -59,7 +59,7 @@ class Shared:
             connection.execute(insert, {"given": as_parameter(rows, ["new_key", "new_due"])})
 
     def due(self) -> float | None:
-        """Return in how many seconds psched has something to run."""
+        """Return the seconds until psched has a row that it can run."""
         return self.store.next_due(accepts=is_ours)
 
     def take(self, limit: int = 10) -> list[str]:
@@ -68,7 +68,7 @@ class Shared:
 
 @pytest.fixture(params=[(kind, database) for kind in ("schedules", "queue") for database in DATABASES], ids="-".join)
 def shared(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Shared]:
-    """Each of the originals' tables on each database, as the original makes it, with psched's index."""
+    """The table of each original on each database, as the original makes it, with psched's index."""
     kind, database = request.param
     shared = (
         make_queue(databases, database, tmp_path) if kind == "queue" else make_schedules(databases, database, tmp_path)
@@ -194,7 +194,7 @@ RUBYS_OWN: list[dict[str, Any]] = [
     {"cron": "1,2, * * * *"},
     {"cron": "0 0 * * 7-3"},
 ]
-"""What PerfectSched computes and psched does not."""
+"""Columns of schedules that PerfectSched can run and psched cannot."""
 
 
 @pytest.mark.parametrize("bare", DATABASES)

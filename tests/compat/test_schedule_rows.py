@@ -1,4 +1,4 @@
-"""Schedules that the originals and psched share: each reads what the other wrote, and runs each occurrence once."""
+"""Schedules that PerfectSched and psched share: each reads rows that the other wrote, and each occurrence runs once."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def columns_of(bench: Bench) -> list[tuple[str, str, bool]]:
 
 
 def kind(type_: Any) -> str:
-    """The type without its collation, which the original leaves to the database."""
+    """Return a column's type without its collation, which the original leaves to the database."""
     return f"{type(type_).__name__.replace('INTEGER', 'INT')}({getattr(type_, 'length', '')})"
 
 
@@ -255,7 +255,7 @@ def stored_row(bench: Bench, key: str = "key") -> tuple[Any, ...]:
 
 
 def assert_between(since: float, value: int) -> None:
-    """Whole seconds, by the database's clock, which is this host's."""
+    """Check that `value` is a whole number of seconds between `since` and now. The database's clock is this host's."""
     assert isinstance(value, int)
     assert since - 1 <= value <= time.time() + 1
 

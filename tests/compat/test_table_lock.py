@@ -1,4 +1,4 @@
-"""Acquires beside Ruby workers take the workers' table lock, so that the workers drop no tasks."""
+"""psched takes the table lock of the Ruby workers that share a table, so that these workers drop no tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONG_AGO = 1_600_000_000
 
 @dataclass
 class Shared:
-    """A queue on MariaDB that the original has made."""
+    """A queue table on MariaDB, made by PerfectQueue."""
 
     bench: QueueBench
     original: OriginalQueue
@@ -127,7 +127,7 @@ def test_the_lock_is_free_after_an_error(shared: Shared) -> None:
 
 
 class StoppedError(Exception):
-    """Raised amid a claim."""
+    """Raised while tasks are claimed."""
 
 
 def test_the_lock_is_free_after_a_claim_that_was_stopped(shared: Shared) -> None:

@@ -1,4 +1,4 @@
-"""Tables of the originals that cannot be used as they are configured: the error says what to do."""
+"""Tables of the originals that do not fit their configuration: the error says what to do."""
 
 from __future__ import annotations
 

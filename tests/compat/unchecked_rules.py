@@ -1,4 +1,4 @@
-"""Rules that psched runs but does not write into tables that Ruby workers may share. In the test process."""
+"""Writes rules that psched runs, but refuses to write into tables that Ruby workers may share."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from unittest import mock
 
 
 def rules_unchecked() -> contextlib.AbstractContextManager[object]:
-    """Within it schedules may have seconds in the originals' table, as if somebody else had written them."""
+    """Return a context in which psched writes such rules (cron with seconds, for example), as another program could."""
     return mock.patch("psched.backends.rdb_compat.schedules.check_rule")

@@ -1,4 +1,4 @@
-"""The application of the daemon tests: handlers that write traces, wait, or misbehave. Runs in children."""
+"""The application of the daemon tests: handlers that write traces, wait, or misbehave. They run in the workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = App()
 
 
 def trace(event: str, task: Task, **more: object) -> None:
-    """Append one line to the traces, in one write."""
+    """Append one line to the file `traces`, by a single write."""
     line = {
         "event": event,
         "key": task.key,
@@ -42,13 +42,13 @@ def trace(event: str, task: Task, **more: object) -> None:
 
 @app.task("quick")
 def quick(task: Task) -> None:
-    """Done at once."""
+    """End immediately."""
     trace("ran", task, random=random.random())
 
 
 @app.task("wait")
 def wait(task: Task) -> None:
-    """Run until a file named after the key appears; heed nothing else."""
+    """Run until a file named after the task's key exists. Ignore requests to stop."""
     trace("began", task)
     while not (FOLDER / f"{task.key}.go").exists():
         time.sleep(0.01)
@@ -57,7 +57,10 @@ def wait(task: Task) -> None:
 
 @app.task("early", finish=False)
 def finishes_early(task: Task) -> None:
-    """Be finished before the end, the first time; then run like `wait`."""
+    """In the first run, finish the task long before the handler returns. In later runs, finish it at the end.
+
+    The handler returns when a file named after the task's key exists.
+    """
     began = FOLDER / f"{task.key}.began"
     is_first = not began.exists()
     began.touch()
@@ -82,7 +85,7 @@ def heed(task: Task) -> None:
 
 @app.task("print")
 def prints(task: Task) -> None:
-    """Write to both outputs."""
+    """Write to stdout and stderr."""
     print("on stdout", flush=True)
     print("on stderr", file=sys.stderr, flush=True)
     trace("ran", task, stdin=sys.stdin.read())
@@ -90,7 +93,7 @@ def prints(task: Task) -> None:
 
 @app.task("parent")
 def parent(task: Task) -> None:
-    """Start a program in a session of its own and wait for it."""
+    """Start a program in a session of its own, and wait for its end."""
     program = subprocess.Popen(["sleep", "60"], start_new_session=True)
     trace("began", task, program=program.pid)
     program.wait()
@@ -98,7 +101,7 @@ def parent(task: Task) -> None:
 
 @app.task("daemonise")
 def daemonises(task: Task) -> None:
-    """Start a program, set it free, and be done."""
+    """Start a program in the background that outlives the handler, and return."""
     shell = subprocess.run(["sh", "-c", "setsid sleep 60 >&- 2>&- & echo $!"], check=True, capture_output=True)
     trace("ran", task, program=int(shell.stdout))
 
@@ -136,7 +139,7 @@ def segfaults(task: Task) -> None:
 
 @app.task("fork")
 def forks(task: Task) -> None:
-    """Fork, and come back as two processes."""
+    """Fork, and return in both processes."""
     trace("ran", task)
     pid = os.fork()
     if pid:
@@ -145,7 +148,7 @@ def forks(task: Task) -> None:
 
 @app.task("stay")
 def forks_and_stays(task: Task) -> None:
-    """Fork a process that lives on for itself."""
+    """Fork a process that lives on after the handler has returned."""
     pid = os.fork()
     if pid == 0:
         time.sleep(60)
@@ -179,7 +182,7 @@ def closes_and_reuses_everything(task: Task) -> None:
 
 @app.task("frozen")
 def holds_the_interpreter(task: Task) -> None:
-    """Loop in C without ever letting another thread run."""
+    """Run a loop in C that never lets another thread run."""
     trace("began", task)
     re.match(r"(a+)+$", "a" * 64 + "b")
 
@@ -192,7 +195,7 @@ def stops_itself(task: Task) -> None:
 
 @app.task("steal", finish=False)
 def takes_all_signals(task: Task) -> None:
-    """Handle signals as if the process were the handler's."""
+    """Ignore the signals and the wakeup descriptor on which the worker relies."""
     for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
@@ -202,14 +205,14 @@ def takes_all_signals(task: Task) -> None:
 
 
 class Unsettled(Base):
-    """Returns without settling."""
+    """A handler class that returns without settling its task."""
 
     def run(self) -> None:
         trace("ran", self.task)
 
 
 class ForeignClass(Base):
-    """Has no decider to judge what another task raised."""
+    """A handler class without a decider. It raises an error of psched, as if from another task."""
 
     def run(self) -> None:
         trace("ran", self.task)
@@ -217,6 +220,6 @@ class ForeignClass(Base):
 
 
 class Classes(Dispatch):
-    """The handlers that are classes."""
+    """Routes the types of the handler classes."""
 
     routes: ClassVar = {"unsettled": Unsettled, "foreign class": ForeignClass}

@@ -21,25 +21,28 @@ _SENTRY = (
     "sentry_sdk.integrations.httpx", "sentry_sdk.integrations.litestar", "sentry_sdk.integrations.redis",
     "sentry_sdk.integrations.sqlalchemy", "sentry_sdk.integrations.starlette", "psched.contrib.sentry",
 )  # fmt: skip
-"""What an application imports that reports to Sentry, which tries to integrate all of these."""
+"""Modules that an application with Sentry imports. Sentry tries to integrate all of them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the suite each test on one database: a store's own promises are held by tests/stores on all of them."""
+    """Let the suite run each test on one database only. The tests in tests/stores run on all databases."""
     here = tests_below(__file__, items)
     take_turns(here, ["sqlite"], ["mariadb"], ["postgresql"], ["redis"])
 
 
 @pytest.fixture
 def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    """A function that prepares a daemon with keys of the configuration; it is not started yet."""
+    """A function that prepares a daemon, but does not start it. Its arguments: keys of the configuration."""
     with ExitStack() as stack:
         yield lambda **config: stack.enter_context(Daemon(tmp_path, **config))
 
 
 @pytest.fixture
 def forked_off_with_sentry(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork masters off a process that has imported what would take each of their children two seconds."""
+    """Fork masters from a process that has already imported Sentry.
+
+    Otherwise each child would spend two seconds on that.
+    """
     monkeypatch.setenv(SOCKET, str(lab.fork_server(_SENTRY)))
 
 
@@ -52,6 +55,6 @@ def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
 
 @pytest.fixture
 def pschedd(tmp_path: Path) -> Iterator[Pschedd]:
-    """The command `pschedd` in a folder with a configuration and a table; no daemon is started yet."""
+    """The command `pschedd`, in a folder with a configuration and a database with tables. No daemon runs yet."""
     with installed(tmp_path) as pschedd:
         yield pschedd

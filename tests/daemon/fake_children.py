@@ -1,4 +1,4 @@
-"""A process table without processes: its children's messages come through real pipes. In the test process."""
+"""A process table whose children are not processes. Their messages come through real pipes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KILLED = -9
 
 
 class FakeChild(ChildProcess):
-    """A child that does what the test says. `child_pipe`: the child's ends of the pipes."""
+    """A child that does what the test requests. `child_pipe`: the child's ends of the pipes."""
 
     child_pipe: ChildPipe
 
@@ -39,7 +39,7 @@ class FakeChild(ChildProcess):
 
 
 class FakeProcessTable(ProcessTable):
-    """Records the children it forks, at the time that the test sets as `now` (monotonic seconds)."""
+    """Records the children that it forks. The test sets the time, as `now` (monotonic seconds)."""
 
     def __init__(self) -> None:
         super().__init__(DefaultSelector(), SignalQueue(), Log(None), lambda: None, set, lambda: self.now)
@@ -54,7 +54,7 @@ class FakeProcessTable(ProcessTable):
         spec: ChildSpec | None = None,
         lifetime: float = math.inf,
     ) -> ChildProcess:
-        """Record a child."""
+        """Record a child, without a process."""
         pipe, child_pipe = open_pipes()
         escalation = Escalation(settings, self.now, lifetime)
         child = FakeChild(name, _NO_PID, pipe, escalation, self.now, spec)
@@ -64,7 +64,7 @@ class FakeProcessTable(ProcessTable):
         return child
 
     def tick(self, now: float) -> None:
-        """Receive the messages of each child and give its orders."""
+        """Receive the messages of each child. Send the order that is due to it, or record that it is killed."""
         for child in self.forked:
             child.receive(now)
             if child.gone:
@@ -92,7 +92,7 @@ def fake_process_table() -> Iterator[FakeProcessTable]:
 
 
 def sqlite_config(folder: Path, **config: object) -> LoadedConfig:
-    """Return the configuration of a section on SQLite, which is never opened."""
+    """Return a configuration whose only section uses SQLite. The database is never opened."""
     return LoadedConfig(
         from_mapping({"type": "rdb", "url": f"sqlite:///{folder}/psched.db", **config}), ApplicationSpec()
     )

@@ -1,4 +1,4 @@
-"""A real master with a configuration and an application in a folder of its own, as a test sees and steers it."""
+"""A real master with a folder, configuration and application of its own, which a test watches and controls."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tests.daemon.prepared_database import DECIDING, empty_database
 
 HERE = Path(__file__).parent
 PATIENCE = 25.0
-"""Seconds after which a condition counts as never coming true: less than the lease of a prefetched row, 30 s."""
+"""Seconds after which a wait for a condition fails. They must be less than the lease of a prefetched row, 30 s."""
 
 _TELLS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
-"""Whether this is a Linux that tells which children a process has."""
+"""Whether the kernel has /proc/PID/task/TID/children, which lists a process's children."""
 _LONGEST_PAUSE = 0.3
-"""Seconds between two polls of a condition that takes long."""
+"""The longest pause between two polls of a condition that is slow to compute, in seconds."""
 
 _parsed: Callable[[str], dict[str, Any]] = lru_cache(50_000)(json.loads)
-"""Reads a line of a file that is polled while it grows. Callers do not change the returned value."""
+"""Parses a line of a file that is polled while it grows. Callers must not change the returned value."""
 
 T = TypeVar("T")
 
@@ -54,10 +54,10 @@ _CONFIG: dict[str, Any] = {
 
 
 def wait_for(condition: Callable[[], T | None], explain: Callable[[], str] = str, within: float = PATIENCE) -> T:
-    """Return the first true value of `condition`. Fails with `explain()` when there is none in time.
+    """Return the first true value of `condition`. Fails with `explain()` if there is none within `within` seconds.
 
-    A condition that takes long is polled less often, to leave the processor to the processes under test, and so is
-    one that has been polled for a while. Some conditions run a program, such as systemctl.
+    A slow condition is polled less often, to leave the processor to the tested processes. So is a condition that has
+    been polled for a while. Some conditions run a program, such as systemctl.
     """
     deadline = time.monotonic() + within
     pause = 0.01
@@ -74,13 +74,16 @@ def wait_for(condition: Callable[[], T | None], explain: Callable[[], str] = str
 
 
 class Daemon:
-    """One folder with `psched.yml` and `app.py` (a copy of `application.py`), and the master that runs them.
+    """A folder with `psched.yml` and `app.py` (a copy of `application.py`), and the master that uses them.
 
-    Used as a context it kills what is left of the master and its children at the end.
+    The end of the context kills what is left of the master and its children.
     """
 
     def __init__(self, folder: Path, **config: Any) -> None:
-        """`config`: keys laid over the defaults above; None removes one. Tables are created; nothing is started."""
+        """Write the files and create the tables, but start nothing.
+
+        `config`: keys that replace the defaults; None removes a key.
+        """
         self.folder = folder
         self.environ: dict[str, str] = {}
         self._process: forkserver_client.Process | None = None
@@ -111,18 +114,18 @@ class Daemon:
             self._process.stderr.close()
 
     def configure(self, **config: Any) -> None:
-        """Change keys of the configuration file; None removes one."""
+        """Change keys of the configuration file. None removes a key."""
         merged = {**self._settings, **config}
         self._settings = {key: value for key, value in merged.items() if value is not None}
         self.config.write_text(yaml.safe_dump({"development": self._settings}))
 
     @property
     def config(self) -> Path:
-        """The configuration file."""
+        """The path of the configuration file."""
         return self.folder / "psched.yml"
 
     def pause(self, seconds: float) -> None:
-        """Let time pass in which something must not happen."""
+        """Wait, so that the test can then check that something has not happened."""
         time.sleep(seconds)
 
     def settings(self) -> Settings:
@@ -136,7 +139,10 @@ class Daemon:
         self.write_app(source.replace(old, new))
 
     def write_app(self, source: str) -> None:
-        """Replace the application's source, as if seconds later: what is compiled is known by second and length."""
+        """Replace the application's source, with a time that is 2 s later.
+
+        Python takes a compiled file as current if its source's size and time (in whole seconds) have not changed.
+        """
         app = self.folder / "app.py"
         later = app.stat().st_mtime + 2
         app.write_text(source)
@@ -149,14 +155,14 @@ class Daemon:
         return open_schedules(section, holder_name("test"))
 
     def add(self, key: str, type_: str, cron: str = "* * * * *", now: bool = True) -> None:
-        """Add a schedule that is due `now`, for an occurrence of the past."""
+        """Add a schedule. With `now` its first run is due now, before its first occurrence."""
         with self.schedules() as schedules:
             moment = int(schedules.store.now())
             run_at = moment if now else None
             schedules.add(key, type_, cron=cron, next_time=moment, next_run_time=run_at, data={})
 
     def start(self, wait: bool = True, options: Mapping[str, Any] | None = None, **popen: Any) -> Self:
-        """Start the master, and `wait` until its children are up. `options`: of `worker.Surroundings`."""
+        """Start the master. With `wait`, wait until its children are up. `options`: see `worker.Surroundings`."""
         self.forget_ready()
         command = [str(HERE / "master.py"), str(self.config), json.dumps(options or {})]
         environ = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), **self.environ}
@@ -172,18 +178,18 @@ class Daemon:
         return self.wait_for(lambda: int(ready.read_text() or 0) if ready.exists() else None)
 
     def forget_ready(self) -> None:
-        """Make `wait_until_ready` wait for the next master."""
+        """Forget the present master, so that `wait_until_ready` waits for the next one."""
         (self.folder / "ready").unlink(missing_ok=True)
 
     @property
     def process(self) -> forkserver_client.Process:
-        """The master as the test's child."""
+        """The master, as the process that the test started."""
         assert self._process is not None, "not started"
         return self._process
 
     @property
     def master(self) -> psutil.Process:
-        """The master."""
+        """The master, as psutil sees it."""
         return psutil.Process(self.process.pid)
 
     def workers(self, master: psutil.Process | None = None) -> dict[int, psutil.Process]:
@@ -196,16 +202,16 @@ class Daemon:
         return found
 
     def worker(self, slot: int = 1) -> psutil.Process:
-        """Return the worker in a slot, once it is up."""
+        """Wait until the worker in a slot is up, and return it."""
         return self.wait_for(lambda: (found := self.workers().get(slot)) and (found if _is_up(found) else None))
 
     def wait_for_workers(self, count: int) -> None:
-        """Wait until the slots 1 to `count` have a worker, and no other."""
+        """Wait until the slots 1 to `count` have workers, and no other slot has one."""
         wanted = set(range(1, count + 1))
         self.wait_for(lambda: self.workers().keys() == wanted)
 
     def wait_for_successor(self, slot: int, old: int) -> psutil.Process:
-        """Wait until another worker than the one with pid `old` is in a slot."""
+        """Wait until a slot has another worker than the one with pid `old`. Return the new worker."""
         return self.wait_for(lambda: (found := self.workers().get(slot)) and (found if found.pid != old else None))
 
     def titles(self) -> list[str]:
@@ -213,11 +219,11 @@ class Daemon:
         return [_title(process) for process in [self.master, *children_of(self.master)]]
 
     def signal(self, number: int) -> None:
-        """Signal the master."""
+        """Send a signal to the master."""
         self.process.send_signal(number)
 
     def traces(self, event: str | None = None, key: str | None = None) -> list[dict[str, Any]]:
-        """Return the traces of handlers in order, of one event and one key if given."""
+        """Return the traces that handlers wrote, in order. `event`, `key`: only traces of this event or key."""
         file = self.folder / "traces"
         lines = read_lines(file)
         return [line for line in lines if event in (None, line["event"]) and key in (None, line["key"])]
@@ -225,40 +231,40 @@ class Daemon:
     def wait_for_trace(
         self, event: str, key: str | None = None, count: int = 1, within: float = PATIENCE
     ) -> dict[str, Any]:
-        """Wait for the `count`-th trace of this event and return it."""
+        """Wait for the `count`-th trace of this event (and key), and return it. `within`: seconds."""
         return self.wait_for(lambda: dict(enumerate(self.traces(event, key))).get(count - 1), within)
 
     def go(self, key: str) -> None:
-        """Let the handler `wait` of this schedule end."""
+        """Let a handler of type `wait` end. `key`: the schedule's."""
         (self.folder / f"{key}.go").touch()
 
     @property
     def log(self) -> str:
-        """What stands in the log."""
+        """The text of the log file; empty if there is none."""
         file = self.folder / "psched.log"
         return file.read_text() if file.exists() else ""
 
     def wait_for_log(self, text: str, count: int = 1) -> None:
-        """Wait until `text` stands in the log so many times."""
+        """Wait until the log contains `text` at least `count` times."""
         self.wait_for(lambda: self.log.count(text) >= count)
 
     def wait_for(self, condition: Callable[[], T | None], within: float = PATIENCE) -> T:
-        """Wait for a condition; the log explains why it never came true."""
+        """Wait until a condition is true. If it never is, the failure shows the log."""
         return wait_for(condition, self.explain, within)
 
     def wait_until_gone(self, processes: list[psutil.Process]) -> None:
-        """Wait until none of these processes lives."""
+        """Wait until all these processes have ended."""
         self.wait_for(lambda: not [process for process in processes if is_alive(process)])
 
     def end(self, number: int | None = None) -> int:
-        """Signal the master, if told to, wait for its end and return its exit code."""
+        """Wait for the master's end and return its exit code. `number`: the signal to send first; None: no signal."""
         if number is not None:
             self.signal(number)
         self.wait_for(lambda: self.process.poll() is not None)
         return self.process.wait()
 
     def stop(self) -> None:
-        """Stop now, and check that the exit code is 0 and no process is left."""
+        """Stop the master immediately. Check that its exit code is 0 and that no child is left."""
         family = children_of(self.master, recursive=True)
         assert self.end(signal.SIGQUIT) == 0, self.explain()
         self.wait_until_gone(family)
@@ -269,19 +275,22 @@ class Daemon:
         return self.process.stderr.read().decode()
 
     def explain(self) -> str:
-        """Return all that is known."""
+        """Return the state of the processes, the traces and the log, for the message of a failed test."""
         alive = self._process is not None and self._process.poll() is None
         return f"alive: {self.titles() if alive else 'no'}\ntraces: {self.traces()}\nlog:\n{self.log}"
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the recorded lines in order, without a last line that is not complete yet."""
+    """Return the values of the file's lines, in order. The last line is left out while it is not complete."""
     whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")
     return [_parsed(line) for line in whole.splitlines()]
 
 
 def children_of(process: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
-    """Return the children of a process. psutil reads the parents of all processes for that, which takes 7 ms."""
+    """Return the children of a process.
+
+    Avoids psutil's search where it can, which reads all processes and takes 7 ms.
+    """
     if not _TELLS_CHILDREN:
         return process.children(recursive=recursive)
     found = []
@@ -293,7 +302,7 @@ def children_of(process: psutil.Process, recursive: bool = False) -> list[psutil
 
 
 def _forked_by(tasks: Path) -> list[int]:
-    """Return the pids of the processes that the threads of a process have forked."""
+    """Return the pids of the children of a process. `tasks`: its folder /proc/PID/task."""
     pids: list[int] = []
     for task in tasks.iterdir() if tasks.exists() else ():
         with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
@@ -302,7 +311,7 @@ def _forked_by(tasks: Path) -> list[int]:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Tell whether a process runs; a zombie does not."""
+    """Return whether a process is running. A zombie is not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

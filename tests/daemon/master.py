@@ -1,4 +1,7 @@
-"""A master for the tests: `python master.py CONFIG [OPTIONS-AS-JSON]`. Started by the harness, anew at a replace."""
+"""The master of the tests: `python master.py CONFIG [OPTIONS-AS-JSON]`.
+
+The harness starts it, and so does a binary upgrade.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from psched.supervisor.run_master import run_master
 
 
 def main(path: str, options: str = "{}") -> int:
-    """Run the configuration's application. The file "ready" appears when the children are up."""
+    """Run the application of the configuration. Write the file `ready` when the children are up."""
     folder = Path(path).parent
 
     def load_config() -> Settings:

@@ -1,4 +1,4 @@
-"""Receives spans by OTLP over HTTP on loopback, as a collector does. In the test process."""
+"""Receives spans by OTLP over HTTP on loopback, as a collector does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """One span. `links`: trace and span id of each."""
+    """A received span. `links`: the trace id and span id of each link."""
 
     name: str
     kind: str
@@ -31,17 +31,17 @@ class ReceivedSpan:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Trace and span id, as a link names them."""
+        """The trace id and span id, as in a link."""
         return self.trace_id, self.span_id
 
     @property
     def key(self) -> Any:
-        """The key of the task or schedule."""
+        """The key of the span's task or schedule."""
         return self.attributes.get("messaging.message.id")
 
 
 class OtlpReceiver:
-    """Keeps what it receives."""
+    """Keeps the spans that it receives."""
 
     def __init__(self) -> None:
         self._spans: list[ReceivedSpan] = []
@@ -64,20 +64,20 @@ class OtlpReceiver:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variables that make a program send its spans here."""
+        """The environment variables that make a program send its spans to this receiver."""
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self._server.server_port}"}
 
     def take(self, request: ExportTraceServiceRequest) -> None:
-        """Keep the spans of a request."""
+        """Keep the spans of one request."""
         for resource in request.resource_spans:
             about = _values(resource.resource.attributes)
             for scope in resource.scope_spans:
                 self._spans += [_received(span, about) for span in scope.spans]
 
     def spans(self, operation: str | None = None, key: str | None = None) -> list[ReceivedSpan]:
-        """Return the spans so far in the order of their begin, of one operation and key if given.
+        """Return the spans received so far, in the order of their start. `operation`, `key`: only such spans.
 
-        Each process sends its spans by itself, so they may come in another order.
+        Each process sends its spans itself, so they may arrive in another order.
         """
         found = [
             span
@@ -87,11 +87,11 @@ class OtlpReceiver:
         return sorted(found, key=lambda span: span.begin)
 
     def serve(self) -> None:
-        """Receive until `close`."""
+        """Receive spans until `close` is called."""
         self._server.serve_forever(0.05)
 
     def close(self) -> None:
-        """End `serve`."""
+        """Stop `serve`."""
         self._server.shutdown()
         self._server.server_close()
 

@@ -1,4 +1,4 @@
-"""A database whose tables are made once, and copied for each daemon: to make them takes longer. In the test process."""
+"""A SQLite database whose tables are made once. A copy of it for each daemon takes less time than new tables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from psched.config import from_mapping
 from psched.schedules.collection import open_schedules
 
 DECIDING = {"type", "url", "table", "schedules", "queue", "ledger"}
-"""The keys of a configuration that decide which tables there are."""
+"""The keys of the configuration that decide which tables exist."""
 
 
 @cache
 def empty_database() -> bytes:
-    """Return a SQLite file with the tables of a configuration that says none of these."""
+    """Return the bytes of a SQLite file with the tables for a configuration without any of `DECIDING`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "psched.db"
         section = from_mapping({"type": "rdb", "url": f"sqlite:///{file}"}).sections[0]

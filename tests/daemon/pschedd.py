@@ -1,4 +1,4 @@
-"""pschedd in a folder of its own, as the tests drive it: by its command line."""
+"""pschedd in a folder of its own, controlled by its commands."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def long(task):
 
 @dataclass(frozen=True)
 class Pschedd:
-    """The daemon whose configuration is etc/psched.yml of a folder, and whose files are beside that."""
+    """A daemon with the configuration etc/psched.yml in `folder`. The daemon's files are beside the configuration."""
 
     folder: Path
 
     def __call__(self, action: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """Run one command of pschedd's, with the folder above as its working directory."""
+        """Run a command of pschedd in `folder`."""
         return forkserver_client.run([str(self.folder / "bin/pschedd"), action, *options], self.folder, 50)
 
     def add(self, key: str, type: str) -> None:
-        """Add a schedule that is due every second, from now on."""
+        """Add a schedule that is due each second from now on."""
         with self._schedules() as schedules:
             schedules.add(key, type, cron="* * * * * *")
 
@@ -95,7 +95,7 @@ class Pschedd:
         self.config.write_text(text.replace(old, new))
 
     def start(self) -> int:
-        """Start it, which must succeed, and return the master's pid."""
+        """Start the daemon, which must succeed. Return the master's pid."""
         done = self("start")
         assert done.returncode == 0, done.stderr + self.log
         pid = self.pid
@@ -103,7 +103,7 @@ class Pschedd:
         return pid
 
     def wait_for(self, name: str) -> Path:
-        """Wait for a file that the application writes."""
+        """Wait until the application has written this file. Return the file's path."""
         trace = self.etc / name
         self.wait_until(trace.exists)
         return trace
@@ -113,7 +113,7 @@ class Pschedd:
 
     @contextmanager
     def foreground(self) -> Iterator[forkserver_client.Process]:
-        """Run it in the foreground; killed at the end of the block if it still runs then."""
+        """Run the daemon in the foreground. If it still runs at the end of the block, kill it."""
         argv = [str(self.folder / "bin/pschedd"), "run"]
         with forkserver_client.start(argv, self.folder, os.environ, stdin=subprocess.DEVNULL) as process:
             try:
@@ -127,7 +127,7 @@ class Pschedd:
 
 @contextmanager
 def installed(folder: Path) -> Iterator[Pschedd]:
-    """Yield a daemon that is configured and has its table; kill what the test left of it."""
+    """Yield a daemon that has a configuration and tables but is not started. At the end kill what is left of it."""
     daemon = Pschedd(folder)
     install_programs(folder / "bin")
     daemon.etc.mkdir()

@@ -1,4 +1,4 @@
-"""The application of the queue's tests: its handlers leave traces beside those of `app`. Runs in children."""
+"""The application of the queue's tests. Its handlers write traces, like those of `app`, and run in the workers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ app = App()
 
 @app.task("quick")
 def quick(task: Task) -> None:
-    """Done at once; says what it has done."""
+    """Write `done` into the data, and end immediately."""
     trace("ran", task, fence=task.fence, data=task.data)
     task.update_data({"done": True})
 
 
 @app.task("short")
 def short(task: Task) -> None:
-    """Take a moment."""
+    """Run for 10 ms."""
     trace("began", task)
     time.sleep(0.01)
     trace("ended", task)
@@ -34,7 +34,10 @@ def short(task: Task) -> None:
 
 @app.task("mixed")
 def mixed(task: Task) -> None:
-    """Done at once, unless told to stay until stopped, or to die with its process the first time."""
+    """End immediately.
+
+    With `stays` in the data: run until asked to stop. With `dies`: the first attempt kills its process.
+    """
     trace("ran", task)
     if task.data.get("stays"):
         while task.stop_reason is None:
@@ -63,28 +66,28 @@ def stubborn(task: Task) -> None:
 
 @app.task("freeze")
 def freezes(task: Task) -> None:
-    """Stop the worker with all its threads, as a host does that loses its power."""
+    """Stop the worker with all its threads, like a host that freezes."""
     trace("began", task)
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @app.task("raise", max_attempts=2, retry_wait={"first": 0.01, "jitter": 0})
 def raises(task: Task) -> None:
-    """Fail each time."""
+    """Fail at each attempt."""
     trace("ran", task)
     raise ValueError("as told")
 
 
 @app.task("crash", max_attempts=2)
 def crashes(task: Task) -> None:
-    """End the worker."""
+    """End the worker's process."""
     trace("ran", task)
     os._exit(3)
 
 
 @app.task(priority=4)
 def greet(task: Task, day: date, names: list[str], *, again: bool = False) -> None:
-    """Take arguments, and submit another task of its own, to the queue that this worker serves."""
+    """Take arguments. With `again`: submit another task of this type to the same queue."""
     trace("greeted", task, day=day.strftime("%d.%m."), names=names)
     if again:
         greet.using(key=f"after {task.key}").submit(day, [*names, "again"])
@@ -92,24 +95,24 @@ def greet(task: Task, day: date, names: list[str], *, again: bool = False) -> No
 
 @app.task("timed", timeout=0.2, max_attempts=1)
 async def timed() -> None:
-    """Wait to be cancelled."""
+    """Wait until the timeout cancels this."""
     await asyncio.sleep(60)
 
 
 class Guessing(Dispatch):
-    """Says of each type only when asked whether it has a handler."""
+    """Has no list of its types: says for a single type whether it has a handler."""
 
     @classmethod
     def route(cls, type: str) -> HandlerFactory | None:
-        """Return a handler for what `app` can run."""
+        """Return the handler that `app` has for this type."""
         return app.route(type)
 
 
 class Lingering(Dispatch):
-    """Takes a moment to close."""
+    """Takes 1.5 s to close."""
 
     @classmethod
     def close(cls) -> None:
-        """Say that the worker is about to leave, and keep it."""
+        """Write the file `lingering`, and keep the worker from ending."""
         (FOLDER / "lingering").touch()
         time.sleep(1.5)

@@ -1,4 +1,4 @@
-"""A run is watched from its very beginning, and a task that does not begin is given back at once."""
+"""A run is watched from its very beginning, and a task that does not begin is immediately released."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class Made(Dispatch):
 
 
 def made(make_daemon: Make, body: str, timeout: float | None = None, **config: object) -> Daemon:
-    """Start a daemon whose handler does `body` while it is being made, and add a schedule for it with this timeout."""
+    """Start a daemon with a schedule that is due. `body`: code that runs in the constructor of the schedule's handler.
+
+    `timeout`: the schedule's, in seconds.
+    """
     daemon = make_daemon(app="app:Made", **config)
     with (daemon.folder / "app.py").open("a") as app:
         app.write(_MAKING.format(body=body))
@@ -43,7 +46,7 @@ def made(make_daemon: Make, body: str, timeout: float | None = None, **config: o
 
 @contextmanager
 def locked(daemon: Daemon) -> Iterator[None]:
-    """Let everybody else who writes to the database wait."""
+    """Lock the database, so that every other process that writes to it waits."""
     with closing(sqlite3.connect(daemon.folder / "psched.db", isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")
         yield

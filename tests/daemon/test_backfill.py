@@ -1,4 +1,4 @@
-"""A backfill loses no occurrence, and runs none twice at once, when workers and masters are killed."""
+"""A backfill loses no occurrence, and never runs one in two workers at a time, when workers and masters are killed."""
 
 from __future__ import annotations
 

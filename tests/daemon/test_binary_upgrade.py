@@ -28,7 +28,7 @@ def pid_file(daemon: Daemon) -> Path:
 
 
 def end(daemon: Daemon, pid: int) -> None:
-    """Stop a master that is not the test's own child, with its children."""
+    """Stop a master, which need not be the test's child, and wait for the end of it and its children."""
     master = psutil.Process(pid)
     family = [master, *master.children(recursive=True)]
     master.send_signal(signal.SIGQUIT)
@@ -37,7 +37,7 @@ def end(daemon: Daemon, pid: int) -> None:
 
 
 def replace(daemon: Daemon, number: int = signal.SIGWINCH) -> int:
-    """Replace the master and return the new one's pid."""
+    """Replace the master by a new one, and return the new master's pid."""
     daemon.forget_ready()
     daemon.signal(number)
     return daemon.wait_until_ready()
@@ -140,7 +140,10 @@ def test_a_restart_is_refused_while_a_new_master_starts(detached: Daemon) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
 def test_a_stop_reaches_the_old_master_that_still_runs_a_task(make_daemon: Make, number: int) -> None:
-    """A service manager signals the new master alone, and kills what is left when that has ended."""
+    """A service manager signals the new master only.
+
+    When this master has ended, the service manager kills what is left.
+    """
     detached = make_daemon(pid_file="psched.pid", child_kill_interval=HEEDED).start(start_new_session=True)
     detached.add("s1", "heed")
     detached.wait_for_trace("began")
@@ -161,7 +164,7 @@ def test_a_stop_reaches_the_old_master_that_still_runs_a_task(make_daemon: Make,
 
 
 def test_a_stop_does_not_kill_a_new_master_that_the_old_one_has_not_yet_seen_ready(make_daemon: Make) -> None:
-    """The new master passes the stop on: the old one may read it in the same turn as the report that the new is up."""
+    """The new master passes the stop on. The old one may read it together with the report that the new master is up."""
     detached = make_daemon(pid_file="psched.pid").start(start_new_session=True)
     detached.add("s1", "heed")
     detached.wait_for_trace("began")

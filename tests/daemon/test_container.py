@@ -1,4 +1,7 @@
-"""The master as process 1 of a process namespace, as in a container. scripts/test-container runs it in a real one."""
+"""The master as process 1 of a process namespace, as in a container.
+
+`scripts/test-container` runs it in a real container.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def test_the_commands_reach_a_master_that_is_process_1(make_daemon: Callable[...
 
 @contextmanager
 def started_as_process_1(daemon: Daemon) -> Iterator[psutil.Process]:
-    """Yield the master as this host sees it."""
+    """Start the master as process 1 of a namespace. Yield it as the host sees it."""
     if os.geteuid() != 0:
         not_run("only root makes process namespaces, run the tests as root")
     isolation = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]

@@ -1,4 +1,4 @@
-"""The leases of a dead worker are given back at once, also when no worker is forked to do it."""
+"""The leases of a dead worker are released immediately, even if no other worker is forked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Make = Callable[..., Daemon]
 
 
 def _is_given_back(daemon: Daemon, key: str = "s1") -> bool:
-    """Wait until the schedule can be taken by another host, which its lease of 300 s would not allow."""
+    """Wait until another host can acquire the schedule. Its lease is 300 s, longer than this waits."""
     with daemon.schedules() as schedules:
         task = daemon.wait_for(schedules.poll)
         task.release()

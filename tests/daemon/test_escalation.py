@@ -1,4 +1,4 @@
-"""How a child is made to end, as a function of time: no process, a clock of our own."""
+"""How a child is stopped: which signal is due when. No process runs, and the tests set the time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from psched.process.escalation import RELEASE, Escalation
 
 
 def limits(silence: float, graceful: float | None) -> Settings:
-    """Return settings with a kill interval of 2 s."""
+    """Return settings with a kill interval of 2 s.
+
+    `silence`: child_heartbeat_limit; `graceful`: child_graceful_kill_limit.
+    """
     settings = SimpleNamespace(child_heartbeat_limit=silence, child_kill_interval=2, child_graceful_kill_limit=graceful)
     return cast("Settings", settings)
 
@@ -23,7 +26,10 @@ BOUNDED = limits(silence=1000, graceful=30)
 
 
 def orders(handle: Escalation, until: float, *, beating: bool = True) -> list[tuple[float, signal.Signals]]:
-    """Tick at each deadline, and return the orders with their times."""
+    """Tick every half second up to `until`.
+
+    Return each order with its time. `beating`: whether the child sends heartbeats.
+    """
     found = []
     now = 0.0
     while now <= until:
@@ -119,7 +125,7 @@ def test_a_killed_child_that_is_still_there_is_killed_again() -> None:
 def test_nothing_is_due_before_the_deadline_and_every_order_comes_at_it(
     limits: Settings, immediate: bool | None, beating: bool
 ) -> None:
-    """Asking at the deadlines only gives the same orders as asking all the time."""
+    """Ticks at the deadlines only give the same orders as frequent ticks."""
 
     def made() -> Escalation:
         handle = Escalation(limits, 0)

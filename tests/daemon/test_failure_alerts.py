@@ -1,4 +1,4 @@
-"""A run that has failed for good is reported to the hook once, whatever becomes of the hook."""
+"""The hook gets each run that has failed for good once, even if the hook itself fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hook(path: Path) -> list[str]:
 
 @pytest.fixture
 def store() -> Iterator[TaskStore]:
-    """One failed task, `$(touch x)`."""
+    """A store with one failed task, whose key is `$(touch x)`."""
     settings = StoreSettings("sqlite://", "h/1/1", queue="q", keeps_failures=True)
     store = open_stores("rdb", settings).queue
     assert store is not None

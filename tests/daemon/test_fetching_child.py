@@ -27,16 +27,16 @@ Make = Callable[..., Daemon]
 
 WORKERS = 3
 TASKS = 400
-"""More than the workers run while a test kills a process."""
+"""The number of tasks: more than the workers run before a test kills a process."""
 EARLY = 40
-"""Runs after which it does so."""
+"""A test kills a process after this many runs."""
 SECOND_SWEEP = 6.0
-"""Seconds after which a new fetching child has released unknown leases for the second time."""
+"""In this many seconds a new fetching child has released unknown leases for the second time."""
 
 
 @contextmanager
 def served(make_daemon: Make, url: str, **config: Any) -> Iterator[tuple[Daemon, Queue]]:
-    """Prepare a daemon with WORKERS workers on an empty queue, not started yet. Stop it at the end."""
+    """Prepare a daemon with `WORKERS` workers and an empty queue, but do not start it. Stop it at the end."""
     section = {"task_heartbeat_interval": 0.1}
     keys = {"app": "queue_application:app", "url": url, "processors": WORKERS, "child_kill_interval": 2, **config}
     daemon = make_daemon(schedules={}, queue=section, **keys)
@@ -57,7 +57,7 @@ def submit_short(queue: Queue, count: int = TASKS) -> list[str]:
 
 
 def fetcher(daemon: Daemon) -> psutil.Process | None:
-    """Return the living fetching child, if it is up."""
+    """Return the fetching child if it is up, else None."""
     for child in children_of(daemon.master):
         try:
             words = " ".join(child.cmdline()).split()
@@ -172,7 +172,7 @@ def test_a_frozen_fetching_child_is_replaced_sooner_than_others(make_daemon: Mak
 
 
 def test_the_other_workers_run_new_tasks_whichever_one_is_frozen(make_daemon: Make, url: str) -> None:
-    """The frozen worker keeps what it was given: one task, as the tasks come one by one."""
+    """The frozen worker keeps what it was given: one task, because the tasks come one by one."""
     with served(make_daemon, url, child_heartbeat_limit=60) as (daemon, queue):
         daemon.start()
         for slot in range(1, WORKERS + 1):
@@ -271,7 +271,7 @@ def test_a_large_task_reaches_its_worker_at_once(make_daemon: Make, url: str) ->
 
 
 def test_a_fetching_child_that_follows_while_a_worker_leaves_still_releases_leases(make_daemon: Make, url: str) -> None:
-    """The leaving worker does not report to it."""
+    """The leaving worker does not report to the new fetching child."""
     app = ["queue_application:app", "queue_application:Lingering"]
     with served(make_daemon, url, app=app, max_request_per_child=1) as (daemon, queue):
         daemon.start()
@@ -286,7 +286,7 @@ def test_a_fetching_child_that_follows_while_a_worker_leaves_still_releases_leas
 
 
 def test_the_rows_of_a_fetching_child_that_a_reload_has_to_kill_run_soon(make_daemon: Make, url: str) -> None:
-    """The next fetching child has another holder of leases."""
+    """The next fetching child holds its leases under another name, so it cannot extend the old ones."""
     with served(make_daemon, url, child_kill_interval=0.1) as (daemon, queue):
         keys = submit_short(queue)
         daemon.start()
@@ -300,7 +300,7 @@ def test_the_rows_of_a_fetching_child_that_a_reload_has_to_kill_run_soon(make_da
 
 @pytest.mark.trial  # how many workers die within 0.2 s of their fork, depends on the load of the machine
 def test_the_waiting_tasks_of_workers_that_die_early_run_soon(make_daemon: Make, url: str) -> None:
-    """The next worker is not forked at once, so a recovery child releases the leases of the runs."""
+    """The next worker is not forked immediately, so a recovery child releases the leases of the runs."""
     with served(make_daemon, url, child_fork_frequency_limit=5) as (daemon, queue):
         keys = [f"t{number:04}" for number in range(TASKS)]
         queue.submit_many(

@@ -1,4 +1,4 @@
-"""Leaving by force succeeds, whatever stands in its way."""
+"""A forced exit succeeds, whatever handlers have done to the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Healthchecks hears of each run: of its start, and after the commit of its end."""
+"""Healthchecks is told of each run: at its start, and after its end has been committed."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ NEVER_READY = ExecCommand(("-c", "import signal; signal.pause()"), Path("/"))
 
 
 class Master:
-    """A master of a fetching child and two workers."""
+    """A master with a fetching child and two workers, which are fakes."""
 
     def __init__(self, folder: Path, process_table: FakeProcessTable, selector: DefaultSelector) -> None:
         config = sqlite_config(folder, processors=2, child_heartbeat_limit=SILENCE)
@@ -40,13 +40,13 @@ class Master:
         )
 
     def tick(self, later: float = 0.0) -> None:
-        """Let `later` seconds pass, and manage."""
+        """Let `later` seconds pass, and let the master do one turn."""
         self.process_table.now += later
         self.process_table.tick(self.process_table.now)
         self.supervisor.manage(self.process_table.now)
 
     def come_up(self) -> None:
-        """Start the master, the fetching child, and then the workers."""
+        """Start the master, then the fetching child, and then the workers."""
         assert not self.idle
         self.supervisor.begin()
         for count in (1, 3):
@@ -60,7 +60,7 @@ class Master:
 
     @property
     def idle(self) -> bool:
-        """Whether it sleeps until its deadline."""
+        """Whether the master sleeps until its deadline."""
         return self.supervisor.idle
 
     @property

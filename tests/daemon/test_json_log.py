@@ -1,4 +1,4 @@
-"""With `log_format: json` each line of the log is one object: of the master, of each run, and of handlers."""
+"""With `log_format: json` each line of the log is one JSON object: lines of the master, of runs, and of handlers."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_at_the_end_of_a_stop_the_leases_of_a_dead_fetching_child_are_released_l
 
 
 def test_the_next_worker_also_learns_of_a_dead_worker_whose_runs_a_recovery_child_releases() -> None:
-    """Only the fetching child knows which tasks waited in the dead worker."""
+    """Only the fetching child knows which tasks were waiting in the dead worker."""
     worker, alone = DeadChild("node", child="w1"), DeadChild("single")
     with fake_process_table() as process_table:
         recovery = LeaseRecovery(process_table)

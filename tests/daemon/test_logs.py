@@ -1,4 +1,4 @@
-"""The log file: whole records, private, found again when it was moved or closed."""
+"""The log file: records are written whole, others cannot read it, and it is reopened after it was moved or closed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_record_has_time_with_its_zone_level_pid_logger_and_message(log: Log, 
 def journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Iterator[socket.socket]:
-    """The journal's socket, in a process whose standard error systemd has connected to the journal."""
+    """The socket of systemd's journal. The environment says that the journal receives this process's standard error."""
     found = os.fstat(2)
     monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
     monkeypatch.setattr(sys, "argv", ["/opt/psched/bin/pschedd", "run"])

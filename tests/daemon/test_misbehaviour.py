@@ -16,7 +16,7 @@ Make = Callable[..., Daemon]
 
 
 def serves_others(daemon: Daemon) -> None:
-    """Check that a task that came later is run, and that the daemon ends well."""
+    """Check that the daemon runs a task that is added later, and that it stops normally."""
     daemon.add("other", "quick")
     daemon.wait_for_trace("ran", "other")
     daemon.stop()

@@ -1,4 +1,4 @@
-"""A daemon tells what its children run, and removes itself at a clean stop; one that was killed is seen to vanish."""
+"""A daemon registers its node and reports its runs. A clean stop deletes the node; a killed daemon's node expires."""
 
 from __future__ import annotations
 

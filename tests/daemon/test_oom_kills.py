@@ -1,4 +1,4 @@
-"""A child that the kernel kills for lack of memory is recognised, and its task keeps that as its error."""
+"""A child that the kernel kills because memory ran out is recognised, and its task stores this as its error."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_where_nothing_is_counted_no_death_is_the_kernel_s(tmp_path: Path, group
 
 @pytest.fixture
 def narrow() -> Iterator[Callable[[], None]]:
-    """Return a function that puts the process that calls it, and all that it starts, into a control group of 300 MB."""
+    """A function that puts the calling process, and all processes that it starts, into a control group with 300 MB."""
     counter = find_oom_counter(Path("/proc/self"))
     if counter is None or os.geteuid() != 0 or counter.name != "memory.oom_control":
         not_run("only root can make a control group, and this test makes one of version 1")

@@ -1,4 +1,4 @@
-"""A master tells programs that a handler set free from those that a dead worker has left behind."""
+"""A master distinguishes programs that a handler has left running on purpose from those of a dead worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 @contextmanager
 def program() -> Iterator[subprocess.Popen[bytes]]:
-    """A child of this process that it has not forked as a master does: like an orphan it has adopted."""
+    """Start a program as a child that the master has not forked, like an adopted orphan. Kill it at the end."""
     with subprocess.Popen(SLEEP) as program:
         try:
             yield program

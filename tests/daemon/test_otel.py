@@ -77,7 +77,7 @@ def url(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Iterator[st
 
 @pytest.fixture
 def traced(make_daemon: Callable[..., Daemon], receiver: OtlpReceiver) -> Callable[..., Daemon]:
-    """A function that prepares a daemon that sends its spans to the receiver; it is not started yet."""
+    """A function that prepares, but does not start, a daemon that sends its spans to the receiver."""
 
     def prepare(url: str = "sqlite:///psched.db", **config: Any) -> Daemon:
         sections = {"schedules": {"app": "psched.handlers.enqueue:Enqueue"}, "queue": {"app": "app:app"}}
@@ -108,7 +108,7 @@ def queue_of(settings: Settings) -> Iterator[Queue]:
 
 @pytest.fixture
 def submitter(receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Trace the submits of the test process, as a web application with a provider of its own does."""
+    """Trace the submits of the test process with a tracer provider of its own, as in a web application."""
     provider = TracerProvider(shutdown_on_exit=False)
     endpoint = receiver.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] + "/v1/traces"
     provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(endpoint)))
@@ -126,7 +126,7 @@ def only(spans: list[ReceivedSpan]) -> ReceivedSpan:
 
 
 def check_links(receiver: OtlpReceiver) -> None:
-    """Check that each run of a queue task is linked to the span that submitted this task, and begins a trace."""
+    """Check that each run of a queue task has its own trace, with a link to the span that submitted the task."""
     sends = {span.place: span for span in receiver.spans("send")}
     runs = [span for span in receiver.spans("process") if span.attributes["psched.section"] == "queue"]
     assert runs

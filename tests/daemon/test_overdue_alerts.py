@@ -28,7 +28,7 @@ TELL = (
 
 @pytest.fixture
 def alerts() -> Iterator[OverdueAlerts]:
-    """One schedule, `$(touch x)`, overdue since 2020."""
+    """The alerts of a store with one schedule, `$(touch x)`, which has been overdue since 2020."""
     store = open_stores("rdb", StoreSettings("sqlite://", "h/1/1", schedules="s")).schedules
     assert store is not None
     assert store.alerts is not None
@@ -99,7 +99,7 @@ def test_a_url_gets_json(alerts: OverdueAlerts) -> None:
             self.end_headers()
 
         def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Pager) as server:
         thread = threading.Thread(target=server.handle_request)

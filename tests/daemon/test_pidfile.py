@@ -1,4 +1,4 @@
-"""The pid file: the process that holds its lock is the daemon, and no other is taken for it."""
+"""The pid file: only the process that holds its lock counts as the daemon."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock until its stdin is closed."""
+    """A process that holds the lock of the pid file until its stdin is closed."""
     with subprocess.Popen(
         [sys.executable, "-c", _HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -191,7 +191,7 @@ def test_garbage_in_a_locked_file_is_reported_with_the_remedy(path: Path, text: 
 
 @contextmanager
 def _written(path: Path, text: str) -> Iterator[None]:
-    """Hold the lock, with this in the file."""
+    """Hold the lock of a pid file that contains `text`."""
     pid_file = PidFile.acquire(path)
     path.write_text(text)
     yield
@@ -274,7 +274,10 @@ def test_a_fifo_is_refused_without_waiting_for_its_other_end(path: Path) -> None
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Return a function that makes a pid file of the user nobody with this content, which is not locked."""
+    """A function that makes a pid file with this content.
+
+    The user nobody owns it, and a process of nobody's locks it.
+    """
     if os.geteuid() != 0:
         not_run("only root can act for several users, run the tests as root")
     account = pwd.getpwnam("nobody")
@@ -297,7 +300,7 @@ def foreign(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 def _locks_of(pid: int, path: Path) -> str:
-    """Return the kernel's fdinfo of the descriptors by which a process has the file open."""
+    """Return what /proc/PID/fdinfo says about the descriptors by which the process has the file open."""
     found = []
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # the process, which is starting, has closed this descriptor
@@ -308,7 +311,7 @@ def _locks_of(pid: int, path: Path) -> str:
 
 @pytest.fixture
 def victim() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Return a function that starts a process of this user, which a signal would end."""
+    """A function that starts a process of this user. A signal would end that process."""
     with ExitStack() as stack:
 
         def start(user: str) -> subprocess.Popen[bytes]:
@@ -324,7 +327,7 @@ def victim() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
 def test_the_owner_of_a_pid_file_cannot_make_root_signal_another_process(
     foreign: Callable[[str], Path], victim: Callable[[str], subprocess.Popen[bytes]], user: str
 ) -> None:
-    """Of root's, of another user's, or one of its own that is not the daemon."""
+    """The process is root's, another user's, or the owner's own, but not the daemon."""
     target = victim(user)
     path = foreign(f"{target.pid}\n")
     doubt = "does not hold the file's lock" if user == "nobody" else f"runs as {user} while the file is nobody's"

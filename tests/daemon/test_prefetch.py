@@ -1,4 +1,4 @@
-"""What a worker took ahead does not wait behind a task of a type that takes long, and quick types come in batches."""
+"""Prefetched tasks do not wait behind a task of a slow type, and tasks of quick types are acquired in batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.daemon.test_queue import APPLICATION
 Make = Callable[..., Daemon]
 
 LONG = 0.8
-"""Seconds after which a type counts as slow, and more."""
+"""More than the seconds after which a type counts as slow."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def statuses(queue: Queue, type_: str) -> set[str]:
 
 
 def run_to_the_end(daemon: Daemon, queue: Queue, key: str) -> None:
-    """Let a task that runs until it is told run for long, then end it."""
+    """Let a running task run for `LONG` seconds, and then cancel it."""
     daemon.wait_for_trace("began", key)
     daemon.pause(LONG)
     queue[key].cancel_request()

@@ -1,4 +1,4 @@
-"""Dropping privileges: all of them, for good, or a clear word."""
+"""The daemon drops all privileges, permanently, or says why it cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks and processes after a child or the master has died or frozen."""
+"""What becomes of tasks and processes when a child or the master dies or freezes."""
 
 from __future__ import annotations
 

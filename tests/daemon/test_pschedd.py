@@ -22,14 +22,14 @@ from tests.daemon.pschedd import Pschedd
 
 @pytest.fixture
 def ticking(pschedd: Pschedd) -> Pschedd:
-    """With a schedule that is due every second."""
+    """A daemon that is not started, with a schedule that is due every second."""
     pschedd.add("s1", "short")
     return pschedd
 
 
 @pytest.fixture
 def busy(pschedd: Pschedd) -> Pschedd:
-    """Started, and running a task that does not end by itself."""
+    """A daemon that is running a task, which does not end by itself."""
     pschedd.add("l1", "long")
     pschedd.start()
     pschedd.wait_for("long-began")
@@ -182,7 +182,7 @@ def test_status_has_a_line_for_a_worker_that_is_being_restarted(pschedd: Pschedd
 
 
 def _pid_of(pschedd: Pschedd, worker: str) -> str | None:
-    """Return the pid of the process that `status` shows with these words."""
+    """Return the pid that `status` shows for this worker; None if `status` does not show it."""
     found = re.search(rf"{worker} \(pid (\d+)\)", pschedd("status").stdout)
     return None if found is None else found[1]
 
@@ -298,7 +298,7 @@ def test_a_reload_that_is_refused_fails_with_the_reason(
 
 
 def test_reload_waits_for_the_outcome_of_its_own_request(pschedd: Pschedd) -> None:
-    """A second request starts the dry run afresh; both commands wait for that."""
+    """A second request starts the dry run again. Both commands wait for the new dry run."""
     pschedd.start()
     application = pschedd.etc / "app.py"
     good = application.read_text()
@@ -333,7 +333,7 @@ def test_a_reload_that_a_stop_overtakes_fails(pschedd: Pschedd) -> None:
 
 
 def _are_new(master: int, before: list[psutil.Process], count: int) -> bool:
-    """Whether the master has so many children that were not there before."""
+    """Return whether the master has exactly `count` children that are not among `before`."""
     return len(set(psutil.Process(master).children()) - set(before)) == count
 
 

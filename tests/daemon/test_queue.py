@@ -1,4 +1,4 @@
-"""One daemon serves schedules and queue, each with its own application: limits, cancels, failures, submission."""
+"""One daemon with schedules and a queue, each with its own application: limits, cancels, failures, submits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def queue_of(daemon: Daemon) -> Iterator[Queue]:
 
 @pytest.fixture
 def serve(make_daemon: Make) -> Make:
-    """A function that prepares a daemon with keys of the section `queue:`; it is not started yet."""
+    """A function that prepares a daemon, but does not start it. Its keywords: keys of the section `queue:`."""
 
     def prepare(processors: int = 1, app: str = "app:app", **section: Any) -> Daemon:
         queue = {"app": "queue_application:app", "task_heartbeat_interval": 0.1, **section}

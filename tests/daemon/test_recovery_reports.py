@@ -1,4 +1,4 @@
-"""A schedule that was late or failed is reported once when it has run well again; webhooks are signed and repeated."""
+"""A schedule that was late or failing is reported once, when it runs well again. Webhooks are signed and repeated."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def take(store: ScheduleStore) -> Claim:
 
 
 def settle(store: ScheduleStore, entry: Entry | None = None) -> None:
-    """Settle the next run; the one after it is due at once."""
+    """Settle the run that is due. The following run is then due immediately."""
     claim = take(store)
     following = claim.row.scheduled_time + 3600
     assert (

@@ -1,4 +1,4 @@
-"""A daemon whose database refuses its password, at the start and later: it waits, and works when that is accepted."""
+"""A daemon whose database refuses its password waits, and works again when the database accepts the password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reload that cannot work is refused before any worker is replaced."""
+"""A reload that would fail is refused before any worker is replaced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Make = Callable[..., Daemon]
 
 
 def goes_on(daemon: Daemon, worker: int) -> None:
-    """Check that the old worker still works, with the old code, and that a good restart is possible afterwards."""
+    """Check that the old worker still runs the old code, and that a restart with good code then succeeds."""
     daemon.add("s1", "quick")
     trace = daemon.wait_for_trace("ran", "s1")
     assert (trace["pid"], trace["version"]) == (worker, 1)
@@ -26,7 +26,7 @@ def goes_on(daemon: Daemon, worker: int) -> None:
 
 @pytest.fixture
 def keeping(daemon: Daemon) -> Daemon:
-    """A daemon whose application is kept as it was."""
+    """A daemon whose application has been copied to `app.py.old`."""
     (daemon.folder / "app.py.old").write_text((daemon.folder / "app.py").read_text())
     return daemon
 

@@ -1,4 +1,7 @@
-"""A worker claims only what its application routes, and writes to no other row: two hosts, new code, new types."""
+"""A worker claims only types that its application routes, and writes to no other row.
+
+Two hosts, new code, new types.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from tests.stores.databases import KINDS
 from tests.trials import in_suite_on
 
 LONG = 300
-"""A `retry_wait` that no test waits for (seconds)."""
+"""A `retry_wait` in seconds, longer than any test waits."""
 
 _TYPED = """\
 import re
@@ -43,7 +46,7 @@ Host = Callable[..., Daemon]
 
 @pytest.fixture(params=in_suite_on(["postgresql", "redis"], ["sqlite", *KINDS, "redis"]))
 def database(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Iterator[str]:
-    """The URL of a new and empty database of each kind."""
+    """The URL of a new and empty database, of each kind in turn."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'psched.db'}"
         return
@@ -53,7 +56,7 @@ def database(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Iterat
 
 @pytest.fixture
 def host(tmp_path: Path, database: str) -> Iterator[Host]:
-    """A function that prepares a host of its own, with an App of one route, on a database that all hosts share."""
+    """A function that prepares a host, with an App that has one route. All hosts share one database."""
     with ExitStack() as stack:
 
         def make(name: str, type_: str, expression: bool = False, **config: Any) -> Daemon:
@@ -84,7 +87,7 @@ def queue_of(daemon: Daemon) -> Iterator[Queue]:
 
 
 def untouched(row: TaskRow) -> bool:
-    """Whether no worker has ever written to this row."""
+    """Return whether no worker has ever changed this row."""
     return (row.attempts, row.node, row.last_error, row.status) == (0, None, None, "waiting")
 
 

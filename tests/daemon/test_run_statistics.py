@@ -1,4 +1,4 @@
-"""What a daemon ran is in `psched_stats`: each run once, whichever process ran it, and however the daemon is made."""
+"""`psched_stats` counts each run of a daemon once, whichever process ran it, and in each kind of daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ TASKS = 60
 
 
 def outcomes(queue: Queue, span: int) -> dict[tuple[str, str], int]:
-    """Return the runs of the last hours by type and outcome."""
+    """Return the number of runs in the previous and the present hour, by type and outcome.
+
+    `span`: seconds of one row of statistics.
+    """
     stats, now = queue.store.stats, int(queue.store.now())
     assert stats is not None
     window = StatsWindow(now // HOUR * HOUR - HOUR, now // HOUR * HOUR + HOUR, span)

@@ -1,4 +1,4 @@
-"""What a child wrote on its board is read after its death, whatever stands there."""
+"""The master reads, after a child's death, what the child wrote into the running table, whatever bytes are there."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_word_too_long_is_cut(running_table: RunningTable) -> None:
 
 
 def test_a_torn_word_is_no_word(running_table: RunningTable) -> None:
-    """Whatever part of a write has happened: the word before it, the new one, or none; never a mixture."""
+    """A write may end halfway. Then the table gives the old name, the new one, or none, but never a mixture."""
     fresh = RunningTable(1)
     fresh.running(0, LONGEST)
     new = fresh._memory[:2048]

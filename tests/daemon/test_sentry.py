@@ -1,4 +1,4 @@
-"""Sentry gets errors with their run, spans of submits and runs, and check-ins, from the children of a real daemon."""
+"""Sentry receives errors of runs, spans of submits and runs, and check-ins, from the children of a real daemon."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def daemon(make_daemon: Callable[..., Daemon], receiver: Receiver) -> Daemon:
-    """A daemon, not started yet, whose application reports to the receiver."""
+    """A daemon whose application reports to the receiver. It is not started yet."""
     daemon = make_daemon(app="app:app", schedules={}, queue={}, max_attempts=1, processors=2)
     daemon.write_app(APP.format(dsn=receiver.url.replace("http://", "http://public@") + "/1"))
     section = daemon.settings().queue
@@ -58,7 +58,7 @@ def daemon(make_daemon: Callable[..., Daemon], receiver: Receiver) -> Daemon:
 
 
 def items(receiver: Receiver) -> list[tuple[str, dict[str, Any]]]:
-    """Return the items of all envelopes: type and content."""
+    """Return the items of all received envelopes, as pairs of type and content."""
     found = []
     for got in receiver.got:
         assert got.path == "/api/1/envelope/"

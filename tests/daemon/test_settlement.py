@@ -1,4 +1,4 @@
-"""Runs of function handlers are finished in batches: soon, though a slow one follows, and again after a kill -9."""
+"""Runs of function handlers are finished in batches: soon, even while a slow run follows, and also after a kill -9."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Make = Callable[..., Daemon]
 
 
 def warmed_up(daemon: Daemon, queue: Queue) -> None:
-    """Let the worker learn that the type is quick, so that it takes many at a time."""
+    """Run quick tasks, so that the worker then acquires many tasks of this type at a time."""
     queue.submit_many(NewTask(f"warm{n}", "mixed") for n in range(60))
     daemon.wait_for(lambda: statuses(queue, "mixed") == {"finished"})
 

@@ -1,4 +1,4 @@
-"""Several daemons and configurations on one host: a command reaches the daemon of its configuration, or says which."""
+"""Several daemons and configurations on one host: a command reaches its configuration's daemon, or names the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROOT = "warning: running as root, and so are all handlers"
 
 
 def _second_configuration(pschedd: Pschedd, kind: str) -> tuple[str, ...]:
-    """Write a configuration with the same pid file; return its options."""
+    """Write another configuration with the same pid file. Return the options that select it."""
     if kind == "file":
         (pschedd.etc / "other.yml").write_text(pschedd.config.read_text())
         return ("-c", "etc/other.yml")

@@ -1,4 +1,4 @@
-"""Each line of the manual's table of signals, on a real master with real children."""
+"""The signals in the manual's table, on a real master with real children."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psched.supervisor.pidfile import read_running
 from tests.daemon.harness import Daemon, is_alive
 
 HEEDED = 5.0
-"""A `child_kill_interval` (seconds) in which a handler that heeds has stopped on a busy machine, too."""
+"""A `child_kill_interval` in seconds, in which a handler that obeys can stop even on a busy machine."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -80,7 +80,7 @@ def test_a_graceful_stop_turns_immediate_after_child_graceful_kill_limit(
 def test_a_stop_gives_running_tasks_back_before_the_service_manager_kills_the_master(
     make_daemon: Callable[..., Daemon], type_: str
 ) -> None:
-    """A handler that stops when asked, and one that ignores it and has to be killed."""
+    """One handler stops when asked; the other ignores the request and has to be killed."""
     daemon = make_daemon(child_kill_interval=2)
     daemon.environ["PSCHED_STOP_TIMEOUT"] = "10"
     daemon.start()

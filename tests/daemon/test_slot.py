@@ -1,4 +1,4 @@
-"""A worker that cannot start is tried again less and less often. With fake children and a fake clock."""
+"""The waits after a worker cannot start become longer and longer. The children and the clock are fakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REASON = "no such table: psched_queue"
 
 
 class TickedSlot:
-    """A slot that is ticked at its deadlines."""
+    """A slot with a clock that the test advances."""
 
     def __init__(self, folder: Path, process_table: FakeProcessTable, limit: float = 0.1, number: int = 2) -> None:
         config = sqlite_config(folder, child_fork_frequency_limit=limit)
@@ -34,13 +34,13 @@ class TickedSlot:
         self.process_table = process_table
 
     def tick(self, later: float = 0.0) -> None:
-        """Let `later` seconds pass, and tick."""
+        """Let `later` seconds pass, and tick the slot."""
         self.process_table.now += later
         self.process_table.tick(self.process_table.now)
         self.slot.tick(self.process_table.now)
 
     def fail_to_start(self, reason: str = REASON) -> float:
-        """Fork the next child, which cannot start, and end it; return the seconds until the next fork."""
+        """Fork a child that cannot start. Return the seconds from its end to the next fork."""
         count = len(self.process_table.forked)
         self.tick(max(0.0, self.slot.deadline - self.process_table.now))
         assert len(self.process_table.forked) == count + 1
@@ -52,9 +52,9 @@ class TickedSlot:
         return self.slot.deadline - self.process_table.now
 
     def crash(self, *messages: str, running: str = "") -> float:
-        """Fork the next child, which gets ready, sends `messages` and crashes; return the seconds until the next fork.
+        """Fork a child that becomes ready, sends `messages` and crashes. Return the seconds until the next fork.
 
-        `running`: the task that it crashes with.
+        `running`: the task that the child is running when it crashes.
         """
         child = self.next_child()
         for message in (READY, *messages):
@@ -66,13 +66,13 @@ class TickedSlot:
         return self.end(child, signal.SIGSEGV)
 
     def next_child(self) -> FakeChild:
-        """Return the child of the slot; fork it first if the slot waits."""
+        """Return the slot's child. If there is none, let the time pass until one is forked."""
         if self.slot._child is None:
             self.tick(max(0.0, self.slot.deadline - self.process_table.now))
         return self.process_table.forked[-1]
 
     def end(self, child: FakeChild, number: signal.Signals) -> float:
-        """End the child by a signal; return the seconds until the next fork."""
+        """End the child by a signal. Return the seconds until the next fork."""
         child.leave(-number)
         self.tick()
         return 0.0 if self.slot._child is not None else self.slot.deadline - self.process_table.now
@@ -86,14 +86,14 @@ def slot(tmp_path: Path) -> Iterator[TickedSlot]:
 
 @pytest.fixture
 def slow_slot(tmp_path: Path) -> Iterator[TickedSlot]:
-    """A slot that waits a minute between forks of children that die before they have run a task."""
+    """A slot that waits a minute before the next fork after a child has died without running a task."""
     with fake_process_table() as process_table:
         yield TickedSlot(tmp_path, process_table, LONGEST)
 
 
 @pytest.fixture
 def fetcher_slot(tmp_path: Path) -> Iterator[TickedSlot]:
-    """The slot of the fetching child, for which all handler children wait."""
+    """The slot of the fetching child. The slots of the handler children wait for this child."""
     with fake_process_table() as process_table:
         yield TickedSlot(tmp_path, process_table, FETCHER_LIMIT, FETCHER_SLOT)
 

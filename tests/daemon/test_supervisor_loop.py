@@ -19,7 +19,7 @@ from psched.supervisor.supervisor import Supervisor
 
 
 class Master(Supervisor):
-    """Counts its turns and ends after some. It has no children."""
+    """A master without children, which counts its turns and ends after `turns` of them."""
 
     deadline = -math.inf
     idle = False

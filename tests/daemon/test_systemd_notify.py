@@ -1,4 +1,4 @@
-"""The master's reports to systemd: datagrams as sd_notify(3) describes them, on both kinds of socket."""
+"""The master's reports to systemd: datagrams as in sd_notify(3), to both kinds of socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psched.supervisor.systemd import Notifier
 
 @pytest.fixture(params=["path", "abstract"] if sys.platform == "linux" else ["path"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[socket.socket]:
-    """A service manager's end of the socket."""
+    """The service manager's socket, which receives the reports."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify") if request.param == "path" else f"\0psched-test-{os.getpid()}")
         listener.settimeout(5)

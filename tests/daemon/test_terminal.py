@@ -1,4 +1,4 @@
-"""A master on a terminal: Ctrl-C, a resized window, a closed one."""
+"""A master on a terminal: Ctrl-C, a resized window, a closed window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Make = Callable[..., Daemon]
 
 
 class Terminal:
-    """A pseudo-terminal whose foreground process is the daemon's master."""
+    """A pseudo-terminal with the daemon's master as its foreground process."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._descriptor, slave = pty.openpty()

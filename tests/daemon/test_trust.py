@@ -1,4 +1,4 @@
-"""Tables hold data and no code, passwords do not leak, and root loads no code of the user."""
+"""Rows in tables are data, never code; passwords do not leak; and root loads no code of the configured user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.daemon.pschedd import Pschedd
 from tests.programs import install_programs
 
 ASKS_FOR_CODE = ["os:system", "psched.handlers.command:Command", "command", "__import__('os')", "app.app", "posix"]
-"""Types that name code which is there, but no route of the application's."""
+"""Types that name existing code, but no route of the application."""
 WHO_LOADS = """\
 import os, pathlib, psched
 pathlib.Path(__file__).with_name("loaded").open("a").write(f"{os.getresuid()} {os.getresgid()}\\n")
@@ -63,14 +63,14 @@ def test_no_password_is_in_the_process_list_or_the_log(make_daemon: Callable[...
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that other users may look into: those above pytest's own are closed to them at each start of it."""
+    """A folder that other users can open. pytest closes the folders above its own to other users at each start."""
     with tempfile.TemporaryDirectory(prefix="psched-trust-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 
 
 def test_root_loads_no_code_of_the_application(open_folder: Path) -> None:
-    """With `user:` the master, its dry runs and its workers are that user before the first line of it runs."""
+    """With `user:`, the master, its dry runs and its workers become that user before they load the application."""
     if os.geteuid() != 0:
         not_run("only root can become another user, run the tests as root")
     pschedd = prepared(open_folder)
@@ -86,7 +86,7 @@ def test_root_loads_no_code_of_the_application(open_folder: Path) -> None:
 
 
 def test_no_command_run_by_root_imports_modules_that_the_configuration_names(open_folder: Path) -> None:
-    """A store of somebody else's (`type: package.module`) is code of the user's, too."""
+    """A store that is not psched's (`type: package.module`) is also code of the configured user."""
     if os.geteuid() != 0:
         not_run("only root can become another user, run the tests as root")
     pschedd = prepared(open_folder)
@@ -114,7 +114,10 @@ def test_no_command_run_by_root_imports_modules_that_the_configuration_names(ope
 
 
 def prepared(folder: Path) -> Pschedd:
-    """Make a daemon whose application writes down who loads it, in a folder that nobody may write to but its user."""
+    """Prepare a daemon whose application records which user loads it.
+
+    Only the configured user may write to the folder.
+    """
     (folder / "etc").mkdir()
     (folder / "app.py").write_text(WHO_LOADS)
     config = {"type": "rdb", "url": "sqlite:///../psched.db", "app": "app:app", "include": "..", "user": "nobody"}
@@ -132,7 +135,7 @@ def family(daemon: Daemon) -> list[psutil.Process]:
 
 
 def command_line(process: psutil.Process) -> str:
-    """Return how a process was called; nothing of one that a restart has just replaced."""
+    """Return the command line of a process; an empty string if the process has just been replaced."""
     try:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:
@@ -143,7 +146,7 @@ def command_line(process: psutil.Process) -> str:
     "word", [r"\bpickle\b", r"\beval\(", r"\bexec\(", r"\bos\.system\b", "shell=True", r"\bmarshal\b"]
 )
 def test_nothing_turns_data_into_code(word: str) -> None:
-    """The only evaluation is a Lua script of ours on the Redis server."""
+    """The only exception is a Lua script of psched's, which the Redis server evaluates."""
     allowed = {"client.py": "client.eval(script.text"}
     source = Path(__file__).parents[2] / "psched"
     found = [

@@ -1,4 +1,4 @@
-"""A task of a batch that never began costs no attempt when its worker, or all its host, is killed."""
+"""A task of a batch that has not begun is charged no attempt when its worker, or the whole host, is killed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from tests.daemon.test_queue import APPLICATION
 Make = Callable[..., Daemon]
 
 BEHIND = [f"b{number}" for number in range(8)]
-"""Keys of what is in one batch with the task `a`, and behind it."""
+"""Keys of the tasks that wait behind the task `a` in one batch."""
 
 
 @contextmanager
 def batched(make_daemon: Make, first: NewTask, **config: Any) -> Iterator[tuple[Daemon, Queue]]:
-    """Start a daemon with one worker that takes `first` and tasks behind it at once, each to be tried once."""
+    """Start a daemon whose one worker acquires `first` and all tasks behind it in one batch.
+
+    Each task has one attempt.
+    """
     queue = {"task_heartbeat_interval": 0.1, "task_prefetch": 19, "max_attempts": 1}
     daemon = make_daemon(app="queue_application:app", schedules={}, queue=queue, **config)
     shutil.copy(APPLICATION, daemon.folder)

@@ -1,4 +1,4 @@
-"""An idle worker sleeps until something is due, or until it is called, and not for whole poll intervals."""
+"""An idle worker sleeps until a row is due or a signal arrives, and need not wait for the end of a poll interval."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from tests.daemon.test_queue import APPLICATION
 Make = Callable[..., Daemon]
 
 INTERVAL = 30.0
-"""A poll interval that no test here waits for (seconds)."""
+"""A poll interval in seconds, longer than any test here waits."""
 SOON = 8.0
-"""Well below it, and generous for a busy machine."""
+"""Seconds: well below `INTERVAL`, but enough for a busy machine."""
 
 
 @contextmanager
 def rarely_polling(make_daemon: Make, url: str, processors: int = 1) -> Iterator[tuple[Daemon, Queue]]:
-    """Prepare a daemon whose workers poll rarely, not started yet; a stop at the end is to end the worker's rest."""
+    """Prepare a daemon whose workers poll rarely, but do not start it.
+
+    At the end, check that it stops before its next poll.
+    """
     sections = {"schedules": {"app": "app:app"}, "queue": {"app": "queue_application:app", "table": "tasks"}}
     keys = {"poll_interval": INTERVAL, "processors": processors, "child_kill_interval": 2}
     daemon = make_daemon(url=url, app=None, **keys, **sections)
@@ -42,9 +45,9 @@ def rarely_polling(make_daemon: Make, url: str, processors: int = 1) -> Iterator
 
 
 def see_it_run_soon(daemon: Daemon, key: str, due: float, up: float = 0.0) -> None:
-    """See a task run soon after `due` (on this machine's monotonic clock), and not before.
+    """Check that a task has run at or soon after `due`, in seconds of this machine's monotonic clock.
 
-    `up`: when the daemon was there, which a busy machine may start late.
+    `up`: when the daemon was up. The task cannot run earlier, and a busy machine may start the daemon late.
     """
     ran = daemon.wait_for_trace("ran", key)["at"]
     assert due <= ran <= max(due, up) + SOON
@@ -64,7 +67,7 @@ def test_a_task_that_gets_due_while_idle_starts_on_time(make_daemon: Make, datab
 
 @pytest.fixture
 def listening(make_daemon: Make, postgresql: Server) -> Iterator[tuple[Daemon, Queue]]:
-    """A running daemon that PostgreSQL calls."""
+    """A running daemon, to which PostgreSQL sends a notification for each task."""
     with postgresql.database() as url, rarely_polling(make_daemon, url) as (daemon, queue):
         daemon.start()
         yield daemon, queue

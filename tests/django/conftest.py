@@ -1,4 +1,4 @@
-"""The fork server of these tests: an interpreter that imports Django, psched and SQLAlchemy takes half a second."""
+"""A fork server for these tests. A new interpreter would take half a second to import Django, psched and SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LOADED = (
     "django.core.management.commands.test", "django.contrib.admin", "django.test", "django.views.debug",
     "django.db.backends.sqlite3.base", "django.db.backends.postgresql.base",
 )  # fmt: skip
-"""Modules of Django that need no settings."""
+"""Modules of Django that can be imported without settings."""
 
 
 @pytest.fixture(autouse=True)
 def forked_off_with_django(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `Project` fork its programs off a process that has imported Django."""
+    """Let `Project` fork its programs from a process that has imported Django."""
     monkeypatch.setenv(SOCKET, str(lab.fork_server(_LOADED)))

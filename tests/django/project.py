@@ -1,4 +1,4 @@
-"""A copy of the sample project in examples/django, as a test sees and steers it. In the test process."""
+"""A copy of the sample project in examples/django, and methods by which a test controls it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,13 @@ _SET_UP = "import django, json, os\ndjango.setup()\n"
 
 
 class Project:
-    """The sample with one more app, `promises`, and settings of the test, `tested.py`."""
+    """The sample project with another app, `promises`, and with the settings file `tested.py`."""
 
     def __init__(self, folder: Path, database_url: str | None, settings: str = "") -> None:
-        """`database_url`: None for SQLite. `settings`: lines added to the settings. Makes the tables."""
+        """Copy the project and make its tables.
+
+        `database_url`: None for SQLite. `settings`: lines added to the settings.
+        """
         self.folder = folder / "project"
         skipped = shutil.ignore_patterns("__pycache__", "*.sqlite3*", "psched.*")
         shutil.copytree(ROOT / "examples/django", self.folder, ignore=skipped)
@@ -51,7 +54,7 @@ class Project:
         self.configure(settings)
 
     def configure(self, settings: str) -> None:
-        """Write the settings: those of the sample, and these lines."""
+        """Write the settings file: the sample's settings, followed by these lines."""
         (self.folder / "tested.py").write_text(_SETTINGS + settings)
 
     def manage(self, *words: str, code: int = 0) -> str:
@@ -66,7 +69,7 @@ class Project:
 
     @contextmanager
     def worker(self, *words: str) -> Iterator[psutil.Process]:
-        """Run `manage.py psched run`, and yield the master once its children are up; stop it at the end."""
+        """Run `manage.py psched run`. Yield the master when its children are up, and stop it at the end."""
         with (self.folder / "worker.out").open("ab") as output:
             process = self._start("manage.py", "psched", "run", *words, output=output)
         master = psutil.Process(process.pid)
@@ -84,12 +87,12 @@ class Project:
 
     @property
     def output(self) -> str:
-        """What `worker` has printed."""
+        """The output of `worker`."""
         return (self.folder / "worker.out").read_text()
 
     @property
     def log(self) -> str:
-        """What the daemon has logged."""
+        """The daemon's log."""
         file = self.folder / "psched.log"
         return file.read_text() if file.exists() else ""
 

@@ -1,4 +1,4 @@
-"""The commands of the tutorial and of docs/django.md do what they say, in a new project."""
+"""The commands of the tutorial and of docs/django.md, run in a new project, have the documented effects."""
 
 from __future__ import annotations
 

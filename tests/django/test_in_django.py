@@ -1,4 +1,4 @@
-"""The tests of the sample project, and those of psched's promises in Django, run by Django on each database."""
+"""Django runs the tests of the sample project, and the tests of psched's promises in Django, on each database."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_migrations_are_complete(project: Project) -> None:
 
 @pytest.mark.in_suite_on("postgresql")
 def test_a_transaction_of_the_caller_can_look_for_the_tables_and_make_them(project: Project) -> None:
-    """A statement that failed would abort the transaction on PostgreSQL."""
+    """On PostgreSQL a failed statement would abort the transaction."""
     made = "with transaction.atomic():\n    found = problems()\n    make()\n"
     shown = "print(json.dumps([found, problems(), pending()]))"
     missing, problems, pending = project.python(f"{_TABLES}{made}{shown}")
@@ -84,7 +84,7 @@ def test_a_transaction_of_the_caller_can_look_for_the_tables_and_make_them(proje
 
 @pytest.mark.in_suite_on("postgresql")
 def test_the_tables_can_be_changed_on_the_connection_of_django(project: Project) -> None:
-    """The lock of `psched init` is held by a session of its own: Django's connection begins no transaction."""
+    """`psched init` holds its lock in a separate session, so Django's connection begins no transaction."""
     is_mariadb = project.environ.get("DATABASE_URL", "").startswith("mysql")
     drop = f"DROP INDEX psched_actions_at{' ON psched_actions' if is_mariadb else ''}"
     project.manage("migrate", "--verbosity=0")

@@ -1,4 +1,4 @@
-"""PSCHED in Django's settings: what it means, and what is said of mistakes."""
+"""PSCHED in Django's settings: the meaning of its keys, and the messages about mistakes."""
 
 from __future__ import annotations
 

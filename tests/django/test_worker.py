@@ -1,4 +1,4 @@
-"""psched's workers run Django's tasks: with the real daemon, on SQLite and PostgreSQL."""
+"""psched's workers run Django's tasks, with a real daemon, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def on_sqlite(tmp_path: Path) -> Project:
 
 _migrated_databases: list[str] = []
 _migrated_files: list[bytes] = []
-"""A database and a file with Django's and psched's tables: to make them takes a second, to copy them does not."""
+"""The bytes of a SQLite file with Django's and psched's tables. They take a second to make; a copy takes almost no
+time.
+"""
 
 
 def _migrated(project: Project) -> Project:

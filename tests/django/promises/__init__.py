@@ -1,4 +1,4 @@
-"""An app that is added to the sample project, with tests that Django's own test runner runs."""
+"""An app that is added to the sample project. Django's own test runner runs its tests."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""psched's own task functions, in Django."""
+"""Functions registered as tasks by psched's decorator, in a Django project."""
 
 from orders.models import Order
 
@@ -9,12 +9,12 @@ app = psched.App()
 
 @app.task
 def order(email: str, *, amount: int = 1) -> int:
-    """Make an order and return how many there are."""
+    """Create an order. Return how many orders exist."""
     Order.objects.create(email=email, amount=amount)
     return Order.objects.count()
 
 
 @app.task
 def order_once(number: int, email: str) -> None:
-    """Make an order, once if the task runs again."""
+    """Create an order, but only once if the task runs again."""
     Order.objects.get_or_create(pk=number, defaults={"email": email, "amount": 1})

@@ -1,4 +1,4 @@
-"""Tasks for the tests."""
+"""Functions registered as tasks by Django's decorator, for the tests."""
 
 import multiprocessing
 import os
@@ -18,58 +18,58 @@ NOTES = Path(__file__).parents[1] / "notes"
 
 
 def note(text):
-    """Append a line to a file that the test reads."""
+    """Append a line to the file `notes`, which tests read."""
     with NOTES.open("a") as file:
         print(text, file=file)
 
 
 @task
 def add(first, second=0):
-    """Return a sum."""
+    """Return the sum."""
     return first + second
 
 
 @task(takes_context=True)
 def attempt(context):
-    """Return what the context says."""
+    """Return values of the context."""
     result = context.task_result
     return [context.attempt, result.id, str(result.status), result.started_at is not None]
 
 
 @task(max_attempts=2, retry_wait=0)
 def breaks(message):
-    """Fail at each of two attempts."""
+    """Fail at both attempts."""
     note(f"attempt of {message}")
     raise LookupError(message)
 
 
 @task
 def fails():
-    """Fail at the first attempt: no other number is given."""
+    """Fail. It has one attempt, because it sets no other number."""
     raise LookupError("at once")
 
 
 @task
 async def orders():
-    """Count orders in a coroutine."""
+    """Return the number of orders, by a coroutine."""
     return await Order.objects.acount()
 
 
 @task
 def unstorable():
-    """Return something that is no JSON."""
+    """Return a value that cannot be stored as JSON."""
     return object()
 
 
 @task(queue_name="mail")
 def mail():
-    """Return the queue."""
+    """Return the name of this task's queue."""
     return "mail"
 
 
 @task
 def outlives(name):
-    """Note the begin; the first run ends with its process."""
+    """Write a note at the begin. In the first run, then kill the process."""
     note(f"begin {name}")
     if NOTES.read_text().count(f"begin {name}") == 1:
         os.kill(os.getpid(), 9)
@@ -78,7 +78,7 @@ def outlives(name):
 
 @task
 def connected():
-    """Return the id of the session of the database, and whether it is usable."""
+    """Return whether a connection was open before, and the id of the database session."""
     before = connection.connection is not None
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
@@ -91,7 +91,7 @@ def _count(pipe):
 
 @task
 def forks():
-    """Use the database in a process that is forked, and then go on with the connection of this process."""
+    """Use the database in a forked process, and then use this process's connection again."""
     Order.objects.create(email="forked@example.com", amount=1)
     own, others = multiprocessing.get_context("fork").Pipe()
     process = multiprocessing.get_context("fork").Process(target=_count, args=(others,))
@@ -103,7 +103,7 @@ def forks():
 
 @task
 async def slow():
-    """Wait until the worker stops."""
+    """Wait for a minute, so that a test can stop the worker meanwhile."""
     import asyncio
 
     note("slow")
@@ -112,5 +112,5 @@ async def slow():
 
 @task
 def wait(seconds):
-    """Take some time."""
+    """Wait for `seconds` seconds."""
     time.sleep(seconds)

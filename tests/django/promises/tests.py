@@ -1,4 +1,4 @@
-"""What psched promises to code in Django, on the database of the settings. Run by Django's test runner."""
+"""Tests, run by Django's test runner, of psched's promises to code in Django. They use the database of the settings."""
 
 import sys
 from dataclasses import replace
@@ -25,14 +25,14 @@ from psched.contrib.django.test import run_tasks
 
 
 class OutsideError(Exception):
-    """Rolls a transaction back."""
+    """Raised to roll back a transaction."""
 
 
 class TransactionTest(TransactionTestCase):
-    """Commit: it exists. Rollback: it never existed."""
+    """After a commit a submitted task exists; after a rollback it never existed."""
 
     def tearDown(self):
-        """TransactionTestCase empties the tables of models only."""
+        """Delete the tasks: TransactionTestCase empties only the tables of models."""
         for row in list(clients.queue().list()):
             clients.queue()[row.key].delete()
 
@@ -122,14 +122,14 @@ class TransactionTest(TransactionTestCase):
 
 
 def stores_task(key):
-    """Return a task of psched's own."""
+    """Return a new task of psched, not one of Django."""
     from psched import NewTask
 
     return NewTask(key, "type")
 
 
 class BackendTest(TestCase):
-    """What Django's tasks promise."""
+    """The promises of Django's task framework."""
 
     def test_results(self):
         result = tasks.add.enqueue(1, second=2)
@@ -270,7 +270,7 @@ class BackendTest(TestCase):
             tasks.add.get_result("")
 
     def test_only_modules_of_the_project_are_imported(self):
-        """Whoever can write to the table chooses the type of a task."""
+        """Everyone who can write to the table can choose the type of a task."""
         with self.assertRaisesMessage(ImportError, "antigravity belongs to no app of INSTALLED_APPS"):
             task_of("default:antigravity.geohash")
         self.assertNotIn("antigravity", sys.modules)
@@ -283,7 +283,7 @@ class BackendTest(TestCase):
 
 
 def elsewhere(a, b):
-    """Belong to no app."""
+    """A function outside of all apps."""
 
 
 elsewhere.__module__, elsewhere.__qualname__ = "antigravity", "add"
@@ -297,7 +297,7 @@ def signature_of(function):
 
 
 class AdminTest(TestCase):
-    """The admin pages show rows, and act on them."""
+    """The admin pages show rows, and their actions change rows."""
 
     def setUp(self):
         from django.contrib.auth.models import User
@@ -305,7 +305,7 @@ class AdminTest(TestCase):
         self.client.force_login(User.objects.create_superuser("root"))
 
     def act(self, url, action, *keys):
-        """Carry out an action, and return the messages."""
+        """Run an action of the admin page on these rows. Return the messages."""
         answer = self.client.post(url, {"action": action, "key": keys}, follow=True)
         self.assertEqual(answer.status_code, 200)
         return [str(message) for message in answer.context["messages"]]
