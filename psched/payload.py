@@ -164,7 +164,7 @@ def _check_names(value: Any, *path: Any) -> None:
 
 
 def _fault(value: object, name: str) -> str | None:
-    """Return the place of the first value that cannot be stored, and what is expected there; else None."""
+    """Return the place of the first value that cannot be stored, and what is expected there; None if all can be."""
     try:
         return next(_faults(value, name), None)
     except RecursionError:
