@@ -1,6 +1,6 @@
-"""Pytest workers are forked off the controller when it has imported the test modules. On Linux.
+"""Forks the pytest workers from the controller after it has imported the test modules (on Linux).
 
-A worker that is an interpreter of its own imports the modules itself: four seconds of processor time.
+A worker that is a new interpreter would import the modules itself, which takes four seconds of processor time.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from execnet import gateway_io
 from execnet.gateway_base import Popen2IO
 
 _Forked = tuple[int, int, int]
-"""The pid of a worker, and the descriptors that write to it and read from it."""
+"""The pid of a worker, and the descriptors by which the controller writes to it and reads from it."""
 
 
 class _Worker(Popen2IO):
-    """The controller's end of a worker's pipes: what execnet uses of a process that it has started itself."""
+    """The controller's ends of a worker's pipes. execnet uses it like a process that execnet has started."""
 
     def __init__(self, worker: _Forked, execmodel: Any) -> None:
         self._pid, writer, reader = worker
@@ -43,7 +43,7 @@ class _Worker(Popen2IO):
 
 
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[execnet.XSpec]) -> None:
-    """Fork all workers before the controller has threads. A worker that replaces a crashed one is an interpreter."""
+    """Fork all workers before the controller has threads. A worker that replaces a crashed one is a new interpreter."""
     if sys.platform != "linux" or not all(spec.popen and not spec.python for spec in specs):
         return
     gc.disable()  # it takes a quarter of that time
@@ -66,7 +66,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[execnet.XSpec
 
 
 def _import_tests(config: pytest.Config) -> None:
-    """Import the modules of the tests that are asked for. pytest imports a module that fails again, and reports it."""
+    """Import the modules of the selected tests. If an import fails, pytest later repeats it and reports the error."""
     for argument in config.args:
         place = config.rootpath / argument.partition("::")[0]
         for file in sorted(place.rglob("test_*.py") if place.is_dir() else [place]):
@@ -88,7 +88,7 @@ def _fork(siblings: Sequence[_Forked]) -> _Forked:
 
 
 def _serve(stdin: int, stdout: int) -> None:
-    """Be an interpreter that execnet has started, and end this process."""
+    """Serve execnet like an interpreter that execnet has started, and then end this process."""
     code = 1
     try:
         for number, descriptor in enumerate((stdin, stdout)):

@@ -1,4 +1,4 @@
-"""SQLite databases with empty tables, made once and copied: to make them takes psched 30 ms. In the test process."""
+"""SQLite databases with empty tables, made once and then copied. Making them takes psched 30 ms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _in_memory: dict[tuple[type, str], bytes] = {}
 
 
 def make_tables(file: Path, kind: tuple[object, ...], create: Callable[[], object]) -> None:
-    """Make the tables in `file` by `create`, which leaves no connection open, or copy the first file of this `kind`."""
+    """Copy the first file of this `kind` that was made. If there is none, or `file` exists, call `create`.
+
+    `create` makes the tables in `file` and leaves no connection open.
+    """
     if file.exists():
         create()
     elif kind in _files:
@@ -22,7 +25,7 @@ def make_tables(file: Path, kind: tuple[object, ...], create: Callable[[], objec
 
 
 def make_tables_in_memory(store: Any, table: str) -> None:
-    """Make the tables of a store in memory whose own is `table`, or copy those of the first such store."""
+    """Make the tables of a store in memory, or copy those of the first such store. `table`: the store's table."""
     connection = store._database.run(lambda connection, _: connection.connection.driver_connection)
     image = _in_memory.get((type(store), table))
     if image is not None:

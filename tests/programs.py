@@ -1,4 +1,4 @@
-"""psched and pschedd as programs, whether or not this checkout is installed. In the test process."""
+"""psched and pschedd as programs, even if this checkout is not installed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ sys.exit(main([*{argv!r}, *sys.argv[1:]]))
 """
 _NAMES = ("psched", "pschedd")
 _OTHERS = ("django-admin", "flask", "pytest")
-"""Programs of users that import psched."""
+"""Programs of other projects that import psched."""
 
 
 def programs(interpreter: str = sys.executable, source: str = str(ROOT)) -> dict[str, str]:
-    """Return the text of each program: run by `interpreter`, from the package in the folder `source`."""
+    """Return the text of each program by its name. `interpreter` runs it, from the package in the folder `source`."""
     return {name: _PROGRAM.format(interpreter=interpreter, source=source, name=name) for name in _NAMES}
 
 
@@ -40,7 +40,10 @@ def install_programs(folder: Path) -> None:
 
 
 def install_forked_programs(folder: Path) -> None:
-    """Write programs into a new folder that let the fork server be them, and `python` too, when it runs a file."""
+    """Write programs into a new folder that run in a fork of the fork server, among them a `python` that runs a file.
+
+    The folder `real` in it contains programs that do not fork.
+    """
     install_programs(folder / "real")
     installed = Path(sys.executable).parent
     argv = {name: [str(folder / "real" / name)] for name in _NAMES}

@@ -1,6 +1,6 @@
-"""Pytest workers report each test once, when it has ended.
+"""Lets pytest workers send one report for each test, when it has ended.
 
-pytest-xdist sends five messages for each test. They take the worker and the controller a millisecond and a half each.
+pytest-xdist would send five messages for each test. They take 1.5 ms each, in the worker and in the controller.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from _pytest.runner import runtestprotocol
 
 @pytest.hookimpl
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test in a pytest worker. Leave out the reports of a setup and of a teardown that have passed."""
+    """Run a test in a pytest worker. Do not send the reports of a setup or teardown that has passed."""
     config = item.config
     if not hasattr(config, "workerinput") or config.option.durations or config.option.xmlpath:
         return None  # pytest's own

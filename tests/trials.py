@@ -1,10 +1,10 @@
-"""`in_suite_on("postgresql-rdb", ...)` names the parameters with which the suite runs a test; the others are trials.
+"""`in_suite_on("postgresql-rdb", ...)` names the parameters with which the suite runs a test. Others become trials.
 
-Such a test keeps a promise on each of its parameters, but each run takes seconds of processor time. The suite runs it
-where most can go wrong, and scripts/test --trials runs it on the others.
+Such a test would have to pass with each parameter, but each run takes seconds of processor time. The suite runs it
+where most can go wrong, and scripts/test --trials runs it with the other parameters.
 
-`take_turns` does the same for a folder, where each test may run on any of several databases: the suite runs some tests
-on the one, some on the other.
+`take_turns` does the same for a folder whose tests run on several databases: the suite runs some of the tests on one
+database, and some on another.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import pytest
 
 
 def in_suite_on(chosen: Sequence[str], parameters: Sequence[str]) -> list[object]:
-    """Return a fixture's parameters, those that are not chosen marked as trials."""
+    """Return the parameters of a fixture. Parameters that are not chosen are marked as trials."""
     return [each if each in chosen else pytest.param(each, marks=pytest.mark.trial) for each in parameters]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests whose parameters are not among those that the test names."""
+    """Mark tests as trials if their parameters are not among those that `in_suite_on` names."""
     for item in items:
         marker = item.get_closest_marker("in_suite_on")
         parameters = getattr(item, "callspec", None)
@@ -34,16 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def tests_below(conftest: str, items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Return the items in the folder of this conftest.py. pytest gives it the items of all folders, on each worker."""
+    """Return the items in the folder of this conftest.py, to which pytest passes the items of all folders."""
     folder = conftest.removesuffix("conftest.py")
     return [item for item in items if str(item.path).startswith(folder)]
 
 
 def take_turns(items: Iterable[pytest.Item], *groups: Sequence[str]) -> None:
-    """Of tests that differ only by their databases, leave those on the databases of one group to the suite.
+    """Of tests that differ only by their databases, let the suite run those on one group of databases.
 
-    A checksum of the test's name chooses the group, so each gets its share. The other tests become trials. Tests on
-    other databases stay, and so do those that are on databases of one group only. Trials do not count.
+    The others become trials. A checksum of the test's name chooses the group, so each group gets a share of the tests.
+    The suite also runs tests on other databases, and tests that exist on the databases of one group only. Tests that
+    are already trials are ignored.
     """
     alike = defaultdict[str, dict[int, list[pytest.Item]]](lambda: defaultdict(list))
     words = sorted(

@@ -1,4 +1,4 @@
-"""`scripts/first-task`: times pip install, then the commands of README.md until its first task has run."""
+"""`scripts/first-task`: measures how long pip install and the commands of README.md take, up to the first task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIRST_RUN = "report for Paris"
 
 
 def main() -> int:
-    """Return the exit code: 1 if all commands together take more than 20 s."""
+    """Return the exit code: 1 if the commands took more than 20 s in total."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="psched-first-task.")).absolute()
     wheels, environment, work = folder / "wheels", folder / "venv", folder / "work"
     work.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`scripts/test-guides`: the tutorials in clean virtualenvs, and docs/moving.md with the other systems from PyPI.
+"""`scripts/test-guides`: runs the tutorials, and docs/moving.md with other systems from PyPI, in new virtualenvs.
 
 psched is installed from a fresh clone of HEAD.
 """
@@ -29,18 +29,18 @@ _SYSTEMS = {
     "procrastinate": ["procrastinate"],
     "schedule-mq": [],
 }
-"""Of each system in docs/moving.md: what it is installed from."""
+"""The packages to install for each system in docs/moving.md."""
 _EXTRAS = {"django-site": "[django]", "procrastinate": "[postgresql]", "schedule-mq": "[redis]"}
-"""Of a tutorial or a system: the extra of psched that it needs."""
+"""psched's extra to install for a tutorial or a system. Those that are not listed need none."""
 _TUTORIALS = {path.stem: path for path in sorted((ROOT / "docs" / "tutorials").glob("*.md"))}
 
 _IN_DJANGO = "norun=tests/django/test_documentation.py runs it"
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the seconds of each guide. Return the exit code: 1 if one failed.
+    """Print how long each guide took, in seconds. Return the exit code: 1 if a guide failed.
 
-    `words`: only documents and systems whose names have one of these words.
+    `words`: run only guides whose names contain one of these words; an empty list means all.
     """
     folder = Path(tempfile.mkdtemp(prefix="psched-guides."))
     clone = folder / "clone"
@@ -66,7 +66,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _installed(folder: Path, clone: Path, extra: str, packages: Sequence[str]) -> dict[str, str]:
-    """Make a virtualenv with psched and packages, and return its environment."""
+    """Make a virtualenv with psched and these packages. Return the environment variables for its programs."""
     venv.create(folder / "venv", with_pip=True)
     subprocess.run([folder / "venv/bin/pip", "install", "-q", f"{clone}{extra}", *packages], check=True)
     (folder / "work").mkdir()
@@ -90,7 +90,10 @@ def _system(name: str, folder: Path, environ: dict[str, str]) -> str | None:
 
 
 def _blocks(document: Path, run: set[str], write: set[str], work: Path, environ: dict[str, str]) -> str | None:
-    """Write and run blocks; return what a failed one wrote, or None."""
+    """Write the files of a document and run its commands. Return the output of the first command that failed, or None.
+
+    `run`, `write`: the actions (see `snippets`) of the blocks to run and to write.
+    """
     for block in snippets(document):
         if block.action in write and block.language != "sh":
             (work / block.argument).parent.mkdir(parents=True, exist_ok=True)

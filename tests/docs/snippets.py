@@ -22,7 +22,7 @@ _FENCE = re.compile(r"^( *)```(\S+)([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DO
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """One block: where it begins, its language, what is to be done with it, and its text."""
+    """One block of a document. `action`, `argument`: what the words after the language ask for."""
 
     document: Path
     line: int
@@ -36,7 +36,7 @@ class Snippet:
 
 
 def snippets(document: Path) -> list[Snippet]:
-    """Return the blocks of a document in their order."""
+    """Return the blocks of a document, in order."""
     content = document.read_text(encoding="utf-8")
     return [_snippet(document, content, match) for match in _FENCE.finditer(content)]
 

@@ -1,4 +1,4 @@
-"""docs/api.md has every public name with its docstring, and the documents have an example of each."""
+"""docs/api.md has every public name with its docstring, and the documents have an example of each name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EXAMPLES = [
     *(block.text for document in _DOCUMENTS for block in snippets(document) if block.action == "file"),
     *(program.read_text() for program in _PROGRAMS),
 ]
-"""Programs that the tests run."""
+"""The programs in the documents and in examples/, which other tests run."""
 _NAMES = [(module, name) for module in _MODULES for name in _SCRIPT["public_names"](module)]
 
 
@@ -47,12 +47,15 @@ def test_a_public_name_and_its_methods_have_docstrings(module: str, name: str) -
 
 
 def test_every_module_that_the_documents_import_is_in_the_reference() -> None:
-    """But a store of one's own is written against `psched.store`, whose docstrings are the contract."""
+    """The only exception is `psched.store`, which programs with a store of their own import.
+
+    Its docstrings are the contract.
+    """
     programs = [program for program in _PROGRAMS if "plugin_store" not in program.parts]
     imported = {module for file in (*_DOCUMENTS, *programs) for module in _imported(file)}
     assert imported <= set(_MODULES)
 
 
 def _imported(document: Path) -> set[str]:
-    """Return psched's modules that a user imports there."""
+    """Return the modules of psched that the document's programs import."""
     return set(re.findall(r"^ *(?:from|import) (psched[\w.]*)", document.read_text(), re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The public API does not change unnoticed: tests/docs/public_api.txt has it, as griffe reads it from the source."""
+"""The public API does not change unnoticed: tests/docs/public_api.txt lists it, as griffe reads it from the source."""
 
 from __future__ import annotations
 

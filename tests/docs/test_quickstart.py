@@ -1,4 +1,4 @@
-"""scripts/quickstart does what it says, from the tables to the clean stop."""
+"""scripts/quickstart works, from making the tables to the clean stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_quickstart_shows_a_schedule_firing_and_leaves_nothing_running(tmp_path: Path) -> None:
-    """All but the installation, which is the same as scripts/install does for these tests."""
+    """This leaves out the installation, because scripts/install has already installed the same for these tests."""
     install_forked_programs(tmp_path / "bin")
     environment = {**os.environ, "PSCHED_VENV": str(tmp_path)}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The pages of the site: each is in a table of contents, and each link leads somewhere. scripts/docs builds it."""
+"""The pages of the site that scripts/docs builds: each is in a table of contents, and no link is broken."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _can_be_imported(module: str, name: str) -> bool:
 
 
 def _targets(page: Path) -> list[str]:
-    """Return where the links and pictures of a page lead, except to other sites."""
+    """Return the targets of the links and pictures of a page, without those on other sites."""
     tokens = [child for token in _tokens(page) for child in token.children or ()]
     targets = [str(token.attrs.get("href") or token.attrs.get("src") or "") for token in tokens]
     return [target for target in targets if target and not re.match(r"[a-z]+:", target)]
@@ -90,7 +90,7 @@ def _exists(page: Path, target: str) -> bool:
 
 @cache
 def _anchors(page: Path) -> frozenset[str]:
-    """Return the anchors of the headings, as GitHub and MyST make them."""
+    """Return the anchors of a page's headings, as GitHub and MyST make them."""
     tokens = _tokens(page)
     found: list[str] = []
     for heading, content in pairwise(tokens):

@@ -1,4 +1,4 @@
-"""Every command and snippet of the documents is executed, or says why not."""
+"""Every command and snippet of the documents is run, or says why it is not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.docs.snippets import Snippet, snippets
 from tests.programs import ROOT, install_forked_programs, install_programs
 
 _EXAMPLES = sorted((ROOT / "examples").rglob("README.md"))
-"""Each is about the programs in its folder."""
+"""The README of each example, which describes the programs in its folder."""
 _DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *_EXAMPLES]
 _BLOCKS = [snippet for document in _DOCUMENTS for snippet in snippets(document)]
 _PLAIN = {"text", "mermaid", "ini"}
@@ -80,7 +80,7 @@ def test_the_statements_for_a_server_make_a_database_that_psched_can_use(kind: t
 
 
 _WITHOUT_PSCHED = {"MariaDB": "DROP USER psched@'127.0.0.1'", "PostgreSQL": "DROP ROLE psched"}
-"""The laboratory's servers know the user psched already."""
+"""Statements that drop the user psched, which the laboratory's servers create."""
 
 
 def _execute(server: Server, statement: str) -> None:
@@ -90,9 +90,9 @@ def _execute(server: Server, statement: str) -> None:
 
 
 def _environment(folder: Path, forked: bool) -> dict[str, str]:
-    """Return an environment whose first programs are this checkout's psched and pschedd.
+    """Return environment variables by which `psched` and `pschedd` are this checkout's programs.
 
-    `forked`: they are quicker, and have the import path of this process.
+    `forked`: the programs are forked, which is quicker, and have this process's import path.
     """
     (install_forked_programs if forked else install_programs)(folder / "bin")
     path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"

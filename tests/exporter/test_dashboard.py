@@ -1,4 +1,4 @@
-"""The dashboard for Grafana: it has the shape that Grafana imports, and asks for metrics that the exporter writes."""
+"""The dashboard for Grafana has the format that Grafana imports, and uses only metrics that the exporter writes."""
 
 from __future__ import annotations
 

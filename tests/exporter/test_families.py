@@ -1,4 +1,4 @@
-"""The metrics of a node: what the counters say, in a form that Prometheus takes, with a bounded number of series."""
+"""The metrics of a node: their values, in a format that Prometheus accepts, with a bounded number of series."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_database_that_refuses_is_down(path: Path) -> None:
 
 
 def full(master: MasterCounter, path: Path) -> NodeCollector:
-    """Return what has as many series as there can be."""
+    """Return a collector with the largest possible number of series."""
     outcomes = ("finished", "retried", "released", "failed", "cancelled", "lost")
     for number in range(70):
         counter = child(master, f"worker {number}")

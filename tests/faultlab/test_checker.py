@@ -1,4 +1,4 @@
-"""The judge accuses each kind of bad history of what is wrong with it, and no good one of anything."""
+"""The checker names what is wrong with each kind of bad history, and finds nothing wrong with a good one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ EXITING = replace(TASK, pid=1, node="a", begin=10.35, seen=10.35, end=None, outc
 
 
 def history(*runs: RecordedRun, faults: Sequence[Declared] = (ELSEWHERE,), over: float = 41.0, **other: int) -> History:
-    """A trial of one schedule, every ten seconds, and one task; boottime 0 is unix time 1,000,000."""
+    """Return a history with one schedule, which is due every ten seconds, and one task.
+
+    Boottime 0 is unix time 1,000,000.
+    """
     later = [replace(run, fence=run.fence + 5) if run.fence and run in (R2, R3) else run for run in runs]
     every = {"s": Every(FIRST, 10)}
     return History(
@@ -59,7 +62,7 @@ ENTRIES = [Recorded(run.key, run.occurrence, run.fence) for run in GOOD.runs if 
 
 
 PAUSED = [Action("s", PAUSE, 17.0, 17.1, True), Action("s", RESUME, 23.0, 23.1, True)]
-"""A pause over the second occurrence."""
+"""Actions of a visitor: a pause before the second occurrence, and a resume after it."""
 NOW = Action("s", RUN_NOW, 25.0, 25.1, True)
 EXTRA = RecordedRun("s", FIRST + 15, 1, 25.2, 25.3, 25.3, "finished", "a", 8)
 
@@ -235,7 +238,7 @@ def test_what_a_declared_fault_explains_is_no_violation(name: str) -> None:
 
 @st.composite
 def correct_histories(draw: st.DrawFn) -> History:
-    """Histories as a correct scheduler makes them: runs one after the other, cut off only where a fault is declared."""
+    """Draw histories of a correct scheduler. One run follows another, and a run is cut off only by a declared fault."""
     runs: list[RecordedRun] = []
     faults = [replace(ELSEWHERE, until=30)]
     moment, fence = 0.0, 0

@@ -1,4 +1,4 @@
-"""A shifted wall clock, as Python processes and database servers see it."""
+"""A shifted wall clock, as Python processes and database servers read it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ print(time.monotonic() - start)
 
 
 class _Child:
-    """A Python process that tells its clocks when asked."""
+    """A Python process that reports the times of its clocks."""
 
     def __init__(self, clock: WallClock, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -58,7 +58,7 @@ class _Child:
         self.process.communicate()
 
     def clocks(self) -> list[float]:
-        """Return three ways to ask the wall clock, and the monotonic one."""
+        """Return the wall clock's time, read in three ways, and then the monotonic clock's time."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\n")

@@ -1,4 +1,4 @@
-"""The laboratory's own promises: fresh databases, servers that can be broken, leaks that are found."""
+"""The laboratory keeps its own promises: fresh databases, servers that tests can break, and leaks that are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that is forked off behaves as if an interpreter had been started for it."""
+"""A program that is forked behaves as if a new interpreter had been started for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WAIT = "import sys, time; print('up', flush=True); time.sleep(60)"
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A program that tells what it is like."""
+    """A program that reports its own properties, such as its arguments."""
     (tmp_path / "tell.py").write_text(_TELL)
     return tmp_path / "tell.py"
 

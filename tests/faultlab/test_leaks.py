@@ -1,6 +1,6 @@
-"""What a test leaves behind is found, named and killed; what does not run is said.
+"""What a test leaves behind is found, named and killed, and what is not run is reported.
 
-Seen from outside: a pytest in a pytest.
+These tests run pytest as a process.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _LEFT_OUT = [
 
 
 def _pytest(folder: Path, tests: str, *more: str, require_all: str = "") -> subprocess.CompletedProcess[str]:
-    """Run tests under the fixtures, the plugin and the settings of this suite."""
+    """Run tests with the fixtures, the plugin and the settings of this suite. Return the ended process."""
     (folder / "conftest.py").write_text(_CONFTEST)
     (folder / "test_it.py").write_text(tests)
     options = ["--rootdir", str(folder), "-c", str(_ROOT / "pyproject.toml"), "-W", "ignore", *more]
@@ -134,7 +134,7 @@ def test_what_is_missing_is_not_run_by_name_and_reason(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_out_where_everything_must_run(tmp_path: Path) -> None:
-    """Neither what is missing, nor what skips itself or is expected to fail, nor a whole module."""
+    """Otherwise left out: tests that lack a program, skip themselves or are expected to fail, and a whole module."""
     (tmp_path / "test_skips.py").write_text(_SKIPS)
     (tmp_path / "test_module.py").write_text("import pytest\n\npytest.skip('as a whole', allow_module_level=True)\n")
     done = _pytest(tmp_path, _ABSENT, "--continue-on-collection-errors", require_all="1")

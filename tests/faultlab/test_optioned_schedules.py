@@ -1,4 +1,4 @@
-"""The checker of schedules with drawn options names each broken rule, and no history that keeps them."""
+"""The checker of schedules with drawn options names each broken rule, and accuses no history that keeps all rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ OPTIONS: Mapping[str, Any] = {
 
 
 def entry(time: int, outcome: str = "finished", detail: str | None = None, last: int = 0, late: float = 1) -> Settled:
-    """An occurrence that began half a second after its offset of 2 s, and was settled `late` seconds after that."""
+    """Return the entry of an occurrence that began 2.5 s after `time` (an offset of 2 s, and 0.5 s).
+
+    `late`: the seconds from its beginning until it was settled.
+    """
     started = time + 2.5
     return Settled("a", time, last or time, outcome, detail, None if detail else started, started + late)
 

@@ -1,4 +1,4 @@
-"""A seed decides a trial's plan: the same seed the same one, each fault alone first, and none twice on one subject."""
+"""A seed decides the plan of a trial. Each fault first comes alone, and no two faults touch one subject at a time."""
 
 from __future__ import annotations
 

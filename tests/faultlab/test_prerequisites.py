@@ -1,4 +1,4 @@
-"""scripts/test installs the packages that the selected tests need and the machine lacks, and no other ones."""
+"""scripts/test installs those packages that the selected tests need and the machine lacks, and no others."""
 
 from __future__ import annotations
 

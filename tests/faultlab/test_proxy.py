@@ -1,4 +1,4 @@
-"""What the proxy does to connections, seen by a real client of a small server."""
+"""What the proxy does to connections, as a real client of a small server sees it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from faultlab.sql import connect
 
 
 class _Echo(socketserver.StreamRequestHandler):
-    """Answers each line with itself and remembers it."""
+    """Answers each line with the same line, and records it."""
 
     def handle(self) -> None:
         try:

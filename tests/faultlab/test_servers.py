@@ -1,4 +1,4 @@
-"""Private servers: broken and brought back with their data, ended with the tests."""
+"""Private servers can be broken and restored with their data, and end with the tests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def url(own_server: Server) -> str:
-    """A database with a row in it, on a server of the test's own."""
+    """The URL of a database with a table of one row, on a private server."""
     url = own_server.url(own_server.create_database())
     with connect(url) as connection:
         connection.execute(sa.text("CREATE TABLE t (n INTEGER)"))
@@ -83,7 +83,10 @@ def test_the_user_of_a_url_may_not_write_on_a_read_only_server(own_server: Serve
 
 
 def written(url: str) -> bool:
-    """Write by a new session; PostgreSQL takes a moment over its settings."""
+    """Insert a row in a new session.
+
+    Return whether that succeeded. PostgreSQL needs a moment to apply changed settings.
+    """
     with connect(url) as connection, contextlib.suppress(sa.exc.DBAPIError):
         return connection.execute(sa.text("INSERT INTO t VALUES (9)")).rowcount == 1
     return False
@@ -114,7 +117,7 @@ def test_redis_comes_back_with_its_data_and_empties_one_database(lab: Lab) -> No
 
 
 class SlowlyInstalled(Redis):
-    """Takes so long to prepare its data that another session asks for them meanwhile."""
+    """A server that takes so long to prepare its data that another session asks for the data meanwhile."""
 
     installed: ClassVar[list[Path]] = []
 

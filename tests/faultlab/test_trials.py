@@ -1,4 +1,4 @@
-"""A few seconds of what scripts/faults does for as long as one likes: several faults at once on each store."""
+"""scripts/faults for a few seconds: several faults at a time on each store."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ PLANS: dict[str, list[tuple[float, float, type[TrialFault]]]] = {
     "postgresql": [(0.5, 5, FreezeHost), (0.5, 2, EndSessions), (1, 4, BlackHole)],
     "redis": [(0.5, 2, ImmediateStorm), (0.5, 1, KillServer), (0.5, 4, Clock), (2, 3, LostAnswers)],
 }
-"""By store: when, for how long, what."""
+"""The faults of each store's trial: when they begin, how long they last (both in seconds), and their kind."""
 
 
 class Unattended(KillMaster):
-    """A master ends, as one does that gives up, and the fault starts no other."""
+    """Kills a master and starts no other, as after a master that has ended by itself."""
 
     subject = "child"
 
     def heal(self) -> None:
-        """Leave it as it is."""
+        """Start no master."""
 
 
 def run_trial(
@@ -52,7 +52,7 @@ def run_trial(
     bounds: Bounds = BOUNDS,
     nodes: int = 2,
 ) -> TrialOutcome:
-    """Run a trial of a few seconds and print what came of it, in case it fails."""
+    """Run a trial of a few seconds. Print the logs if it found violations."""
     steps = [PlannedFault(at, lasts, fault, f"{SEED}/{fault.kind}") for at, lasts, fault in plan]
     with TrialEnvironment(lab, store, folder, nodes=nodes, schedules=SHORT) as environment:
         outcome = Trial(environment, steps, SEED, bounds).run()
@@ -70,7 +70,7 @@ def test_no_promise_is_broken_by_several_faults_at_once(store: str, lab: Lab, tm
 
 
 def test_a_trial_finds_out_what_a_wrong_clock_does_where_it_decides(lab: Lab, tmp_path: Path) -> None:
-    """SQLite has no clock but its host's: that is why its clock is not among its faults."""
+    """SQLite has only its host's clock. Therefore its trials have no fault of the clock."""
     if sys.platform != "linux":
         not_run("the clock of a process can be shifted on Linux only")
     outcome = run_trial(lab, "sqlite", tmp_path, [(0.5, 2, Clock)], Bounds(recovery=1.0))

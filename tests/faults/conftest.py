@@ -1,4 +1,4 @@
-"""Fixtures of the store's fault tests: each store on each database server, near and through whatever breaks."""
+"""Fixtures of the tests of stores under faults: each store on each database server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.trials import take_turns, tests_below
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the suite each test on one store per database. Half of them are on `rdb`, half on `rdb_compat`."""
+    """Let the suite run each test on one store per database: half of the tests on `rdb`, half on `rdb_compat`."""
     take_turns(
         tests_below(__file__, items),
         ["rdb-mariadb", "rdb_compat-postgresql", "rdb-sqlite"],
@@ -28,14 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def databases(lab: Lab) -> Iterator[SharedDatabases]:
-    """The databases that the tests share."""
+    """The databases that all these tests share."""
     with contextlib.closing(SharedDatabases(lab)) as databases:
         yield databases
 
 
 @pytest.fixture(params=[*SERVER_PAIRS, ("redis", "redis")], ids="-".join)
 def bench(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
-    """Each kind of store on each database server, on an empty table."""
+    """Each kind of store on each database server, with an empty table."""
     type_, database = request.param
     bench = databases.bench(type_, database, tmp_path)
     with contextlib.closing(bench), databases.made(bench):
@@ -44,7 +44,7 @@ def bench(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: 
 
 @pytest.fixture
 def server(bench: Bench, lab: Lab) -> Server:
-    """The server that the bench is on, shared by all tests."""
+    """The shared server that has the bench's database."""
     if bench.database == "redis":
         return lab.shared(Redis)
     return lab.shared(KINDS["mariadb" if bench.database == "mysql" else bench.database])
@@ -52,7 +52,7 @@ def server(bench: Bench, lab: Lab) -> Server:
 
 @pytest.fixture
 def store(bench: Bench) -> ScheduleStore:
-    """The store under test, with a connection that has been used."""
+    """The tested store, with a connection that has already been used."""
     store = bench.open()
     store.now()
     return store

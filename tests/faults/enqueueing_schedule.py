@@ -1,4 +1,7 @@
-"""A schedule whose handler `Enqueue` submits tasks, on any store. In the test process and its forks."""
+"""A schedule whose handler `Enqueue` submits tasks, on any store.
+
+It runs in the test process and in processes forked from it.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,20 @@ from tests.stores.bench import Bench
 from tests.stores.queue.bench import QueueBench, keys_in
 
 FIRST = 1_600_002_000
-"""The schedule's first occurrence (unix seconds); it is due every hour."""
+"""The schedule's first occurrence, in unix seconds. The schedule is due every hour."""
 
 KEY = "key"
 
 
 @dataclass
 class Feed:
-    """One schedule and one queue, in one database or in two."""
+    """A schedule and a queue, in one database or in two."""
 
     schedules: Bench
     tasks: QueueBench
 
     def prepare(self) -> None:
-        """Make both tables, and the schedule."""
+        """Make the tables of both, and the schedule."""
         self.tasks.queue().create_tables()
         store = self.schedules.open()
         store.create_tables()
@@ -35,7 +38,10 @@ class Feed:
         self.close()
 
     def feed(self, url: str | None = None, once_polled: Callable[[], object] = lambda: None) -> None:
-        """Turn what is due into one task, as a worker of its own would; `url`: another way to the one database."""
+        """Acquire the occurrence that is due, and let the handler submit its task, like a worker.
+
+        `url`: another URL of the database, through a proxy for example. `once_polled`: called after the acquire.
+        """
         tasks = QueueBench(self.tasks.type, self.tasks.url if url is None else url, self.tasks.table)
         schedules = self.schedules.open(url=url)
         with closing(tasks), ScheduleCollection(schedules, LeaseTimes(100, 1, 100), Defaults()) as collection:
@@ -50,18 +56,18 @@ class Feed:
 
     @property
     def submitted(self) -> list[int]:
-        """The occurrences that have become tasks, finished ones too."""
+        """The occurrences whose tasks are in the queue, even if finished."""
         return [int(key.removeprefix(f"{KEY}@")) for key in keys_in(self.tasks.queue())]
 
     @property
     def row(self) -> ScheduleRow:
-        """The schedule as it stands."""
+        """The schedule's present row."""
         row = self.schedules.open().get(KEY)
         assert row is not None
         return row
 
     def stored_task(self, occurrence: int) -> dict[str, Any] | None:
-        """Return a task's row as the database has it."""
+        """Return the row of an occurrence's task as it is stored."""
         return self.tasks.raw(f"{KEY}@{occurrence}")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A process that is killed at a chosen statement, as in a crash: nothing is closed or rolled back."""
+"""Kills a process before a chosen statement, as in a crash: nothing is closed or rolled back."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import sqlalchemy as sa
 
 Work = Callable[[Callable[[], None]], object]
-"""What is done. It calls what it is given when its statements are to be counted from then on."""
+"""What the process does. It must call its argument at the point from which its statements count."""
 
 
 def is_killed_before(number: int, work: Work) -> bool:
-    """Do `work` in a fork, killed -9 before its counted statement or commit `number` (from 0).
+    """Run `work` in a forked process, and kill this process before its statement or commit `number`, counted from 0.
 
-    False when it has fewer; then, too, the process ends at once, with everything open. `work` must use no connection
-    of its parent's.
+    Return False if it has fewer statements; the process then also ends without closing anything. `work` must not use a
+    connection of the parent.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A network that swallows everything: each call ends within its timeouts, with a transient error."""
+"""A network that loses everything: each call ends within its timeouts, with a transient error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 SHORT = {"connect_timeout": "0.5", "read_timeout": "0.5"}
 LIMIT = 20
-"""Seconds in which a call that never ends is known to be one; their timeouts are half a second."""
+"""Seconds after which a call counts as one that never ends. The timeouts are half a second."""
 
 
 def test_every_call_into_a_black_hole_ends(server: Server, bench: Bench) -> None:
@@ -38,7 +38,7 @@ def test_every_call_into_a_black_hole_ends(server: Server, bench: Bench) -> None
 
 
 def test_connecting_into_a_black_hole_ends(server: Server, bench: Bench) -> None:
-    """The connection is accepted, and the server's greeting never comes."""
+    """The server's port accepts the connection, but the server's greeting never comes."""
     with Proxy(server.port) as proxy:
         outcomes = run_each_with_a_store_of_its_own(proxy, bench, {"now": lambda store: store.now()}, warm=False)
         assert list(outcomes) == ["now"], "connecting hangs"
@@ -63,7 +63,7 @@ def test_whose_network_went_in_a_transaction_keeps_no_row_locked(bench: Bench) -
 
 
 def unlocked(bench: Bench) -> int:
-    """Return how many rows somebody else could take."""
+    """Return the number of rows that no transaction has locked."""
     with bench.connect() as outside:
         return len(outside.execute(sa.text(f"SELECT * FROM {bench.table} FOR UPDATE SKIP LOCKED")).all())
 
@@ -72,7 +72,7 @@ Call = Callable[[ScheduleStore], object]
 
 
 def calls_of(store: ScheduleStore, claim: Claim) -> dict[str, Call]:
-    """Every verb; those under a lease until half a second from now."""
+    """Return a call of each method. Calls that settle a run may take half a second from now."""
     return {
         "now": lambda store: store.now(),
         "acquire": lambda store: store.acquire(1, 100),
@@ -92,7 +92,10 @@ def calls_of(store: ScheduleStore, claim: Claim) -> dict[str, Call]:
 def run_each_with_a_store_of_its_own(
     proxy: Proxy, bench: Bench, calls: dict[str, Call], warm: bool
 ) -> dict[str, Exception]:
-    """Make all calls at once through a black hole, and return the error of each that ended."""
+    """Make all calls, each in a thread and with a store of its own, through a black hole.
+
+    Return the errors of those that ended.
+    """
     if bench.compat:
         calls.pop("give_back", None)  # it asks nothing of the database
     stores = {name: open_through(proxy, bench) for name in calls}

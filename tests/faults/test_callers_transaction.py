@@ -1,4 +1,4 @@
-"""Submitting in the caller's transaction: his work and its task are both there, or neither, whatever happens to him."""
+"""Submits in the caller's transaction: the caller's work and its task are both stored, or neither, whatever happens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Caller = sa.Connection | Session
 
 @pytest.fixture(params=[(type_, database) for database in DATABASES for type_ in STORES], ids="-".join)
 def bench(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
-    """Each kind of queue on each database, with a table of the caller's, `orders`, beside it."""
+    """Each kind of queue on each database, with a table `orders`, which is the caller's."""
     type_, database = request.param
     bench = open_bench(databases, type_, database, tmp_path)
     try:
@@ -41,13 +41,13 @@ def bench(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: 
 
 @pytest.fixture
 def kind(bench: QueueBench) -> type[Caller]:
-    """What the caller has his transaction in: of two kinds of queues one sees each."""
+    """The class by which the caller has a transaction: one of two classes for each kind of queue."""
     return sa.Connection if bench.compat else Session
 
 
 @contextmanager
 def caller_on(bench: QueueBench, kind: type[Caller]) -> Iterator[Caller]:
-    """Yield a caller's own connection or session; what he does not commit is rolled back."""
+    """Yield a connection or session of the caller's. What is not committed is rolled back."""
     engine = sa.create_engine(bench.plain_url)
     try:
         with engine.connect() if kind is sa.Connection else Session(engine) as caller:
@@ -153,7 +153,7 @@ def test_a_key_that_another_caller_is_submitting_waits_for_its_commit(bench: Que
 
 
 def waiting_for_locks(bench: QueueBench) -> bool:
-    """Whether somebody's statement waits for somebody else's transaction."""
+    """Return whether a statement waits for another transaction."""
     question = {
         "mysql": "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'INSERT%'",
         "postgresql": "SELECT COUNT(*) FROM pg_locks WHERE NOT granted",

@@ -1,4 +1,4 @@
-"""A worker dies while the database is away: the next child waits for the database, and logs that once."""
+"""A worker dies while the database is unavailable: the next child waits for the database, and logs this once."""
 
 from __future__ import annotations
 

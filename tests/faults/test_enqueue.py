@@ -1,4 +1,4 @@
-"""Occurrences become tasks: whatever dies or is lost meanwhile, each becomes exactly one task."""
+"""Each occurrence becomes exactly one task, whatever process dies or statement is lost meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_feed(databases: SharedDatabases, type_: str, database: str, where: str,
 
 @pytest.fixture(params=LAYOUTS, ids="-".join)
 def feed(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Feed]:
-    """A schedule that is due, and a queue: together in each database, or the queue in another one."""
+    """A schedule that is due, and a queue: in one database of each kind, or in two databases."""
     type_, database, where = request.param
     feed = make_feed(databases, type_, database, where, tmp_path)
     yield feed
@@ -42,7 +42,10 @@ def feed(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: P
 
 
 def test_a_worker_that_is_killed_loses_no_occurrence_and_doubles_none(request: Any, feed: Feed) -> None:
-    """Killed at each statement by which it settles its run; what dies while it polls is the store's conformance."""
+    """The worker is killed at each statement by which it settles its run.
+
+    Deaths while it polls are a part of the conformance tests.
+    """
     together = request.node.callspec.params["feed"][2] == "together"
     occurrence = FIRST
     for statement in itertools.count():
@@ -94,7 +97,7 @@ def test_a_lost_statement_loses_no_occurrence_and_doubles_none(
 
 
 def statements_of(feed: Feed) -> list[bytes]:
-    """Feed once, and return what is fixed in the text of the statements that settle the run, in their order."""
+    """Submit one task. Return the constant beginning of each statement that settles the run, in order."""
     seen: list[bytes] = []
 
     def note(conn: Any, cursor: Any, statement: str, *_: Any) -> None:

@@ -1,6 +1,6 @@
-"""Every statement of every verb, its request or its answer lost: done once, by this call or known to the next.
+"""Each statement of each method takes effect once, although its request or its answer is lost.
 
-Which statements a verb sends is not written here but seen in a rehearsal, so that none is forgotten when they change.
+The statements of a method are not listed here, but recorded in a rehearsal, so that none is forgotten when they change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from tests.stores.sent_statements import before_each
 
 @dataclass
 class Scene:
-    """One verb on one row: `far` reaches the database through the proxy, `near` does not."""
+    """One row for the call of a method.
+
+    The store `far` reaches the database through the proxy, and `near` without it.
+    """
 
     bench: Bench
     far: ScheduleStore
@@ -38,7 +41,8 @@ class Scene:
 
 
 Verb = Callable[[Scene], Iterator[None]]
-"""Prepares; yields for the trap to be set; calls; yields for it to be gone; judges."""
+"""Prepares a row; yields, so that a trap can be set; calls the method; yields, so that the trap can go; checks the row.
+"""
 
 
 def add(scene: Scene) -> Iterator[None]:
@@ -185,7 +189,7 @@ def test_a_lost_statement_is_done_once(server: Server, bench: Bench, verb: Verb)
 
 
 def rehearse(server: Server, bench: Bench, near: ScheduleStore, verb: Verb) -> list[bytes]:
-    """Return what is fixed in the text of each statement that the verb sends, in their order."""
+    """Return the constant beginning of each statement that the method sends, in order."""
     seen: list[bytes] = []
 
     def note(statement: str) -> None:
@@ -206,7 +210,7 @@ def rehearse(server: Server, bench: Bench, near: ScheduleStore, verb: Verb) -> l
 
 @contextmanager
 def scene_through(proxy: Proxy, bench: Bench, near: ScheduleStore, key: str) -> Iterator[Scene]:
-    """Yield a scene whose far store has a connection already; its row is deleted in the end."""
+    """Yield a scene whose far store is already connected. At the end delete the scene's row."""
     url = sa.make_url(bench.url).set(port=proxy.port).render_as_string(hide_password=False)
     scene = Scene(bench, bench.open(url=url), near, key)
     scene.far.now()

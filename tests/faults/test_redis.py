@@ -1,4 +1,4 @@
-"""Redis ends, restarts, forgets its scripts, kills clients, is full or read-only: the calls go on."""
+"""Calls succeed although Redis ends, restarts, forgets its scripts, kills clients, is full or is read-only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.stores.rows import RedisRows
 
 @pytest.fixture
 def own(lab: Lab) -> Iterator[Redis]:
-    """A Redis that the test may do with as it likes."""
+    """A private Redis, which the test may break."""
     with lab.private(Redis) as server:
         assert isinstance(server, Redis)
         yield server
@@ -36,7 +36,7 @@ def own(lab: Lab) -> Iterator[Redis]:
 
 @pytest.fixture
 def bench(own: Redis, tmp_path: Path) -> Iterator[Bench]:
-    """A store on it, with five rows that are due."""
+    """A store on the private Redis, with five rows that are due."""
     bench = Bench("redis", own.url(own.create_database()))
     try:
         bench.open().create_tables()
@@ -47,7 +47,7 @@ def bench(own: Redis, tmp_path: Path) -> Iterator[Bench]:
 
 
 class Held:
-    """A store per verb, each with a connection of its own that may be dead when the verb is called."""
+    """One store for each method, each with its own connection, which may be dead when the method is called."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -104,7 +104,7 @@ def test_clients_killed_at_any_moment_lose_nothing_and_do_nothing_twice(own: Red
 
 @contextlib.contextmanager
 def killing_clients(server: Redis) -> Iterator[list[int]]:
-    """Kill every client again and again; yields how often."""
+    """Kill every client again and again. Yield a list whose only item counts how often."""
     over, kills = threading.Event(), [0]
 
     def kill() -> None:
@@ -148,7 +148,7 @@ def see_that_it_is_unavailable(store: ScheduleStore, call: Callable[..., object]
 
 @contextlib.contextmanager
 def read_only(server: Redis) -> Iterator[None]:
-    """Make it a replica, as a primary that was demoted: it keeps its connections and refuses to write."""
+    """Make the server a replica, like a demoted primary. It keeps its connections and refuses writes."""
     server.set_read_only()
     try:
         yield
@@ -178,7 +178,7 @@ def test_a_server_that_became_read_only_counts_as_away_and_settling_waits_for_it
 
 
 def clients(bench: Bench) -> set[str]:
-    """Return the server's numbers of its clients."""
+    """Return the server's ids of its clients."""
     rows = bench.rows
     assert isinstance(rows, RedisRows)
     return {client["id"] for client in rows.client.client_list()}
@@ -240,11 +240,11 @@ def test_an_error_of_our_own_making_does_not_pass_by_itself(bench: Bench) -> Non
 
 
 class InterruptedCallError(Exception):
-    """Raised in the main thread amid a call."""
+    """Raised in the main thread during a call."""
 
 
 def test_a_call_that_is_interrupted_leaves_no_answer_to_the_next_one(own: Redis, bench: Bench) -> None:
-    """A handler may be stopped at any moment by an exception in its thread, also while it waits for an answer."""
+    """An exception may stop a handler at any moment, even while it waits for an answer."""
 
     def interrupt(*_: object) -> None:
         raise InterruptedCallError

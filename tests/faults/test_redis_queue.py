@@ -1,4 +1,4 @@
-"""A queue on Redis with lost requests and answers: each verb takes effect once, and reports that."""
+"""A queue on Redis with lost requests and answers: each method takes effect once, and returns the right result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOSSES: list[Callable[[Proxy, bytes], Trap]] = [Proxy.lose_request, Proxy.lose_a
 
 @pytest.fixture
 def bench(databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
-    """A queue with tasks that are waiting, running for `near`, failed, and to be purged."""
+    """A queue with a task in each state: waiting, running (leased by `near`), failed, and due to be purged."""
     bench = open_bench(databases, "redis", "redis", tmp_path)
     with closing(bench):
         near = bench.queue("host/1/near")
@@ -107,7 +107,7 @@ VERBS = [
     purge,
 ]  # fmt: skip
 SCRIPTS = {"retire": "retire_many", "fail": "retire_many"}
-"""The scripts of verbs that are named otherwise."""
+"""The scripts of methods whose script has another name."""
 
 
 @pytest.mark.parametrize("lose", LOSSES, ids=["request", "answer"])

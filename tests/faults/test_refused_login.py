@@ -1,4 +1,7 @@
-"""A refused password is reported as such, retried with a growing wait, and waited for while a run is settled."""
+"""A refused password is reported as such.
+
+A store tries again after growing waits, and a settlement waits for the login.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,13 @@ KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL, 
 
 @pytest.fixture(params=KINDS)
 def shared(request: pytest.FixtureRequest, lab: Lab) -> Server:
-    """Each server that has users."""
+    """Each shared server that has users."""
     return lab.shared(KINDS[request.param])
 
 
 @pytest.fixture
 def bench(shared: Server) -> Iterator[Bench]:
-    """A table, as the user sees it that owns it."""
+    """A table, as its owner sees it."""
     name = shared.create_database()
     bench = Bench("redis" if isinstance(shared, Redis) else "rdb", shared.url(name))
     bench.make()
@@ -47,7 +50,7 @@ def bench(shared: Server) -> Iterator[Bench]:
 
 @pytest.fixture
 def login(shared: Server, bench: Bench) -> Iterator[Login]:
-    """A user whose password is wrong at first."""
+    """A user whose password the server refuses at first."""
     with made_login(shared, bench.url.rpartition("/")[2]) as login:
         yield login
 
@@ -91,7 +94,7 @@ def test_a_refused_login_is_reported_as_such_and_the_server_is_not_asked_again_a
 
 
 def answer_of(store: object) -> float:
-    """Return the store's clock; 0 while it refuses."""
+    """Return the store's clock in unix seconds; 0 if the server refuses the login."""
     try:
         return float(store.now())  # type: ignore[attr-defined]
     except Exception as error:
@@ -126,7 +129,7 @@ def test_settling_outlasts_a_password_that_is_wrong_for_a_while(bench: Bench, lo
 
 
 def pause_of(store: object) -> float:
-    """Return the seconds until the store may log in again."""
+    """Return the seconds until the store tries to log in again."""
     holder = getattr(store, "_database", None) or getattr(store, "_server", None)
     return float(holder._logins.pause())
 

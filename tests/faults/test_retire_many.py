@@ -1,4 +1,4 @@
-"""Finishing many runs at once when the request or the answer is lost: each is finished once."""
+"""Many runs are finished by one call whose request or answer is lost: each run is finished once."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def finish_together(port: int, tasks: QueueBench, lose: Callable[[Proxy, bytes],
 
 
 def statements_of(tasks: QueueBench, keeps_endings: bool) -> list[bytes]:
-    """Return what is fixed in the text of each statement that is sent when one of the rows is gone."""
+    """Return the constant beginning of each statement of `retire_many`, in order.
+
+    One of its rows has been deleted before.
+    """
     seen: list[bytes] = []
 
     def note(statement: str) -> None:

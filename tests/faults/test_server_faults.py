@@ -1,4 +1,4 @@
-"""Servers stop, restart, kill sessions, refuse writes and choose deadlock victims: the calls go on."""
+"""Calls succeed although servers stop, restart, kill sessions, refuse writes or choose deadlock victims."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.stores.databases import SERVER_PAIRS
 TYPES = ["rdb", "rdb_compat"]
 
 in_sql = pytest.mark.parametrize("bench", SERVER_PAIRS, indirect=True, ids="-".join)
-"""Of Redis test_redis.py has the like."""
+"""The parameter of tests on SQL databases. The tests for Redis are in test_redis.py."""
 
 
 def test_a_server_that_was_restarted_between_two_calls_is_no_error(own_server: Server) -> None:
-    """Each verb meets connections that died since: it takes a fresh one, and nobody hears of it."""
+    """Each method gets a connection that has died, takes a fresh one, and raises nothing."""
     with own_server.database() as url:
         benches = [Bench(type_, url, table=f"table_{type_}") for type_ in TYPES]
         for bench in benches:
@@ -45,7 +45,7 @@ def test_a_server_that_was_restarted_between_two_calls_is_no_error(own_server: S
 
 
 class Held:
-    """A store per verb, each with a connection of its own that will be dead when the verb is called."""
+    """One store for each method, each with its own connection, which is dead when the method is called."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -140,13 +140,13 @@ def test_sessions_killed_at_any_moment_lose_nothing_and_do_nothing_twice(
 
 
 def acquire_in_spite_of_it(store: ScheduleStore, ran: list[str]) -> list[Claim]:
-    """Acquire as the engine does: an error that passes is no answer, and the next poll asks again."""
+    """Acquire like a worker: after a transient error return nothing, because the next poll tries again."""
     return unless_away(store, lambda: store.acquire(3, 1)) or []
 
 
 @contextlib.contextmanager
 def killing_sessions(server: Server, bench: Bench) -> Iterator[list[int]]:
-    """Kill every session of the database again and again; yields how often that hit somebody."""
+    """Kill every session of the database again and again. Yield a list whose only item counts the killed sessions."""
     over, kills = threading.Event(), [0]
 
     def kill() -> None:
@@ -163,7 +163,7 @@ def killing_sessions(server: Server, bench: Bench) -> Iterator[list[int]]:
 
 
 def kill_sessions(server: Server, bench: Bench) -> int:
-    """Kill every session that is connected to the bench's database; return how many that were."""
+    """Kill every session that is connected to the bench's database. Return the number of sessions."""
     found = sessions(server, bench)
     if isinstance(server, MariaDB):
         with server.admin() as cursor:
@@ -177,7 +177,7 @@ def kill_sessions(server: Server, bench: Bench) -> int:
 
 
 def sessions(server: Server, bench: Bench) -> set[int]:
-    """Return the server's numbers of the sessions that are connected to the bench's database."""
+    """Return the server's ids of the sessions that are connected to the bench's database."""
     database = sa.make_url(bench.url).database
     if isinstance(server, MariaDB):
         with server.admin() as cursor:
@@ -190,7 +190,10 @@ def sessions(server: Server, bench: Bench) -> set[int]:
 
 @in_sql
 def test_the_victim_of_a_deadlock_tries_again(bench: Bench, store: ScheduleStore) -> None:
-    """A stranger locks the rows in the other order and has more to lose, so that the store is the victim."""
+    """Another session locks the rows in the other order.
+
+    It has changed more rows, so the server chooses the store as the victim.
+    """
     keys = [f"key{n:02}" for n in range(30)]
     bench.fill(store, keys, lambda i: LONG_AGO + i)
     leases = [claim.lease for claim in store.acquire(2, 100)]
@@ -208,7 +211,8 @@ def lock_in_other_order(
 ) -> tuple[bool, list[Lease | None]]:
     """Extend `leases` while a stranger locks the rows. Return whether the stranger was the victim, and the new leases.
 
-    PostgreSQL looks for deadlocks once in a wait, after a second: on a busy machine maybe before the stranger waits.
+    PostgreSQL looks for a deadlock once, when a session has waited for a second. On a busy machine the stranger
+    (another session) may not be waiting yet.
     """
     answers: list[list[Lease | None]] = []
     stranger = sa.create_engine(bench.plain_url, poolclass=sa.NullPool).connect()
@@ -234,7 +238,7 @@ def lock_in_other_order(
 
 
 def waits_for_a_lock(bench: Bench) -> bool:
-    """Whether a session of the database waits for another's lock."""
+    """Return whether a session of the database waits for the lock of another session."""
     question = {
         "mysql": "SELECT count(*) FROM information_schema.processlist WHERE db = database() "
         "AND command = 'Query' AND (/*M! time_ms > 20 OR */ time > 0) AND id <> connection_id()",
@@ -263,7 +267,7 @@ def test_a_row_that_somebody_else_has_locked_is_waited_for_or_passed_by(bench: B
 
 @contextlib.contextmanager
 def read_only(server: Server) -> Iterator[None]:
-    """Make the server refuse writes of psched's user, as a demoted primary does; sessions stay connected."""
+    """Make the server refuse writes of psched's user, like a demoted primary. Sessions stay connected."""
     server.set_read_only()
     try:
         yield
@@ -272,7 +276,7 @@ def read_only(server: Server) -> Iterator[None]:
 
 
 def read_only_to(bench: Bench) -> bool:
-    """Whether a new session may not write now; PostgreSQL takes a moment over its settings."""
+    """Return whether a new session cannot write. PostgreSQL needs a moment to apply changed settings."""
     question = {"mysql": "SELECT @@global.read_only", "postgresql": "SHOW default_transaction_read_only"}
     with bench.connect() as connection:
         return str(connection.scalar(sa.text(question[bench.database]))) in ("1", "on")

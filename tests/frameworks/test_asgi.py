@@ -1,4 +1,4 @@
-"""psched.asgi.lifespan in one process, with the test clients of the frameworks, which read annotations."""
+"""psched.asgi.lifespan in one process, with the test clients of the frameworks. The frameworks read annotations."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ Config = dict[str, Any]
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """A queue on SQLite, with its tables."""
+    """The configuration of a queue on SQLite that has its tables."""
     config: Config = {"type": "rdb", "url": f"sqlite:///{tmp_path}/psched.db", "queue": {}}
     create_tables(config)
     return config
@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def scheduler(tmp_path: Path) -> Iterator[psched.Scheduler]:
-    """A scheduler on SQLite. A test that leaves it running fails at the next start."""
+    """A scheduler on SQLite. Fails a test that leaves it running."""
     scheduler = psched.create_scheduler(f"sqlite:///{tmp_path}/scheduler.db", poll_interval=0.1)
     yield scheduler
     assert not is_running(scheduler)
@@ -49,7 +49,7 @@ def create_tables(config: Config) -> None:
 
 
 def is_running(scheduler: psched.Scheduler) -> bool:
-    """Return whether the scheduler is started; if it is, stop it."""
+    """Stop the scheduler if it is running. Return whether it was."""
     try:
         scheduler.bind("free", lambda data: None)
     except psched.ScheduleError:
@@ -188,7 +188,7 @@ def test_a_lifespan_is_entered_once_at_a_time(scheduler: psched.Scheduler, confi
 
 
 class SlowScheduler:
-    """A scheduler whose start waits, as for a database."""
+    """A scheduler whose start waits, as if for a database, until the test sets `answer`."""
 
     def __init__(self) -> None:
         self.starting = threading.Event()

@@ -1,4 +1,4 @@
-"""The programs in examples/ do what they say."""
+"""The programs in examples/ do what their READMEs say."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 EXAMPLES = ROOT / "examples"
 INSTALLED = Path(sys.executable).parent
-"""Where the programs of the frameworks are."""
+"""The folder with the programs of the frameworks."""
 _FIRED = re.compile(r"report at (\d+) in (\d+)")
 
 
 class Program:
-    """A program that runs in a folder of its own, and its output."""
+    """A running program, with a folder and an output file of its own."""
 
     def __init__(self, command: Sequence[str], folder: Path, **environ: str) -> None:
         self._file = folder / f"{len(list(folder.glob('*.out')))}.out"
@@ -47,23 +47,23 @@ class Program:
         return self._file.read_text()
 
     def wait_for(self, condition: Callable[[str], object]) -> None:
-        """Wait until its output fulfils a condition."""
+        """Wait until the program's output fulfils a condition."""
         wait_for(lambda: condition(self.output), lambda: self.output, within=40)
 
     @property
     def descendants(self) -> list[psutil.Process]:
-        """Return the processes below it."""
+        """Return the program's descendants."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def stop(self, number: signal.Signals) -> None:
-        """Send a signal, and check that the program ends well and leaves no process."""
+        """Send a signal. Check that the program ends with exit code 0, and that no process of it is left."""
         processes = self.descendants
         self.process.send_signal(number)
         assert self.process.wait(30) == 0, self.output
         wait_for(lambda: not any(_runs(process) for process in processes), lambda: f"{processes}\n{self.output}")
 
     def end(self) -> None:
-        """Kill its processes."""
+        """Kill the program and its descendants."""
         if self.process.poll() is None:
             for process in [*self.descendants, psutil.Process(self.process.pid)]:
                 process.kill()
@@ -75,7 +75,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the examples, with psched's own programs below `bin` and, not forked, `bin/real`."""
+    """A copy of the examples. psched's programs are in `bin`, where they are forked, and in `bin/real`."""
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
     install_forked_programs(tmp_path / "bin")
     return tmp_path
@@ -83,7 +83,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Start]:
-    """A function that starts a Python program; the end of the test kills it."""
+    """A function that starts a Python program, which is killed at the end of the test."""
     with ExitStack() as stack:
 
         def starting(*command: str, **environ: str) -> Program:
@@ -95,12 +95,12 @@ def start(folder: Path) -> Iterator[Start]:
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Return whether a process still runs. Where no init process reaps it, it may have become a zombie."""
+    """Return whether a process still runs. It may have become a zombie, where no init process reaps it."""
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def fired(output: str) -> tuple[Counter[int], set[str]]:
-    """Return how often each occurrence was reported, and in which processes."""
+    """Return how often each occurrence was reported, and the pids of the processes that reported."""
     found = _FIRED.findall(output)
     return Counter(int(time) for time, _ in found), {pid for _, pid in found}
 
@@ -179,7 +179,7 @@ _OTHERS = [("gunicorn-preload", "fastapi_app:app"), ("uvicorn", "starlette_app:a
 def test_an_asgi_application_with_two_workers_that_are_reloaded(
     start: Start, folder: Path, server: str, application: str
 ) -> None:
-    """No occurrence is lost at the reload, and none runs twice; what is submitted comes to be run."""
+    """The reload loses no occurrence, and none runs twice. Submitted tasks run."""
     web, port = _started(start, folder, server, application)
     keys = [post(f"http://{HOST}:{port}/mails/ada")["key"]]
     before = {str(process.pid) for process in web.descendants}
@@ -200,7 +200,7 @@ def test_an_asgi_application_with_two_workers_that_are_reloaded(
 @pytest.mark.in_suite_on("uvicorn-starlette_app:app", "gunicorn-preload-fastapi_app:app")
 @pytest.mark.parametrize(("server", "application"), _OTHERS)
 def test_an_asgi_application_with_two_workers(start: Start, folder: Path, server: str, application: str) -> None:
-    """No occurrence is lost, and none runs twice; what is submitted is in the queue."""
+    """No occurrence is lost, and none runs twice. The submitted task is in the queue."""
     web, port = _started(start, folder, server, application)
     key = post(f"http://{HOST}:{port}/mails/ada")["key"]
     _stop(web, shutdowns=2)
@@ -227,7 +227,7 @@ def _stop(web: Program, shutdowns: int) -> None:
 def test_a_flask_application_and_its_daemon_that_are_reloaded(
     start: Start, folder: Path, preloaded: tuple[str, ...]
 ) -> None:
-    """No occurrence is lost at a reload, and none runs twice; what is submitted comes to be run, once."""
+    """The reload loses no occurrence, and none runs twice. Each submitted task runs once."""
     flask = (str(INSTALLED / "flask"), "--app", "flask_app", "psched")
     for words in (["init"], ["add", "report", "report", "* * * * * *", "{}"]):
         assert start(*flask, *words).process.wait(40) == 0

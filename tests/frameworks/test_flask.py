@@ -1,4 +1,4 @@
-"""Psched(app) and `flask psched …`, with Flask's own test runner and as programs."""
+"""Psched(app) and `flask psched …`, by Flask's own test runner and as programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ Config = dict[str, Any]
 
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Config]:
-    """Both sections on SQLite. What `Psched` configures for the process is undone."""
+    """A configuration with both sections on SQLite.
+
+    Afterwards the configuration that `Psched` set for this process is removed.
+    """
     yield {"type": "rdb", "url": f"sqlite:///{tmp_path}/psched.db", "schedules": {}, "queue": {}}
     psched.configure(None)
 
@@ -38,7 +41,7 @@ def application(config: Any) -> Flask:
 
 
 def run(app: Flask, *words: str) -> str:
-    """Return the output of a command that succeeds."""
+    """Run a command that must succeed. Return its output."""
     done = app.test_cli_runner().invoke(args=["psched", *words])
     assert done.exit_code == 0, done.output
     return done.output

@@ -1,4 +1,4 @@
-"""Prints how many runs `scripts/compare-imports` has compared."""
+"""Prints the number of runs that `scripts/compare-imports` has compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares when another scheduler runs something with when psched does: each run, one by one."""
+"""Compares psched's times of runs with those of another scheduler, one by one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from psched.importers.entries import Following
 
 DAY = 86400
 BEGIN = 1_795_478_400
-"""2026-11-24 00:00 UTC."""
+"""Unix seconds: 2026-11-24 00:00 UTC."""
 IS_WHOLE = "PSCHED_WHOLE_IMPORTS" in os.environ
-"""Whether each run of 400 days is compared (scripts/compare-imports), or only those of some days."""
+"""Whether all runs of 400 days are compared (by scripts/compare-imports), or only those of some days."""
 
 COMPARED = "compared runs"
-"""The property of a test that has the number of runs that it compared."""
+"""The name of the test property that contains the number of compared runs."""
 RecordRuns = Callable[[str, object], None]
 
 
 def stretches(timezone: str) -> Iterator[tuple[int, int]]:
-    """Yield what is compared: 400 days, or else the end of a month and the days around each clock change in them."""
+    """Yield the ranges to compare (unix seconds): 400 days, or only a month's end and the days around clock changes."""
     end = BEGIN + 400 * DAY
     if IS_WHOLE:
         yield BEGIN, end
@@ -31,7 +31,7 @@ def stretches(timezone: str) -> Iterator[tuple[int, int]]:
 
 
 def runs(following: Following, begin: int, end: int) -> list[int]:
-    """Return the runs from `begin` to `end`, both included."""
+    """Return the runs from `begin` to `end`, both included, in unix seconds."""
     found = []
     instant = following(begin - 1)
     while instant is not None and instant <= end:

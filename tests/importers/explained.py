@@ -1,4 +1,4 @@
-"""Checks that a report tells of each difference: from the first instant on at which only one of two schedulers runs."""
+"""Checks that a report names each difference, by the first time at which only one of the two schedulers runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.importers.enumeration import BEGIN, IS_WHOLE, runs
 
 
 def reports(imported: Imported) -> dict[str, Reported]:
-    """Return what is reported of each entry, by its name."""
+    """Return the report of each entry, by the entry's name."""
     keyed = distinct_keys(imported.entries, "")
     return {each.entry.name: each for each in report(imported, keyed, BEGIN)}
 
@@ -19,7 +19,10 @@ def reports(imported: Imported) -> dict[str, Reported]:
 def assert_explained(
     imported: Imported, expected: Mapping[str, list[int]], begin: int, end: int, reported: Mapping[str, Reported]
 ) -> int:
-    """Compare the runs of psched with those expected from `begin` to `end`; return how many there were."""
+    """Check that psched's runs differ from the expected runs only where a report says so.
+
+    Return how many runs were expected.
+    """
     compared = 0
     for name, each in reported.items():
         ours = runs(following_of(each.entry.definitions, imported.timezone, imported.calendars), begin, end)
@@ -37,5 +40,5 @@ def assert_explained(
 
 
 def definitions(entry: ImportedEntry) -> list[dict[str, object]]:
-    """Return the definitions of an entry without what all have."""
+    """Return the definitions of an entry, without the type, which all have."""
     return [{name: value for name, value in each.items() if name != "type"} for each in entry.definitions]

@@ -1,4 +1,4 @@
-"""Debian's cron as a reference: the daemon's minute loop with its treatment of clock changes, and its own parser."""
+"""Debian's cron as a reference: the daemon's loop over minutes, its treatment of clock changes, and its parser."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abb
 _WEEKDAYS = {"sun": 0, "mon": 1, "tue": 2, "wed": 3, "thu": 4, "fri": 5, "sat": 6}
 _A_FEW = 5
 _MANY = 3 * 60
-"""Minutes: by how far the clock must have jumped for the daemon to treat it otherwise."""
+"""Minutes. The daemon treats a longer jump of the clock in another way."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The bits of one line."""
+    """One line of a crontab, as sets of numbers."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -38,13 +38,13 @@ class Job:
     both_days: bool
 
     def is_on(self, day: int, month: int, weekday: int) -> bool:
-        """Whether the date matches."""
+        """Return whether the job runs on this date."""
         hits = (day in self.days, weekday in self.weekdays)
         return month in self.months and (all(hits) if self.both_days else any(hits))
 
 
 def read(when: str) -> Job:
-    """Read five fields, or a word."""
+    """Parse five fields, or a word such as `@daily`."""
     minute, hour, day, month, weekday = _WORDS.get(when, when).split()
     return Job(
         minutes=_bits(minute, 0, 59, {}),
@@ -73,7 +73,10 @@ def _bits(text: str, low: int, high: int, names: Mapping[str, int]) -> frozenset
 
 
 def runs(whens: Iterable[str], zone: ZoneInfo, begin: int, end: int) -> dict[str, list[int]]:
-    """Return when the daemon runs each rule from `begin` to `end`, both whole minutes; it was started long before."""
+    """Return the times at which the daemon runs each rule, from `begin` to `end` (unix seconds, whole minutes).
+
+    The daemon has started long before `begin`.
+    """
     jobs = {when: read(when) for when in whens}
     by_clock: dict[int, list[tuple[str, Job]]] = defaultdict(list)
     for when, job in jobs.items():
@@ -93,7 +96,7 @@ def runs(whens: Iterable[str], zone: ZoneInfo, begin: int, end: int) -> dict[str
 
 
 def _wakeups(zone: ZoneInfo, begin: int, end: int) -> Iterator[tuple[int, int, bool, bool]]:
-    """Yield an instant, the minute on the wall whose jobs are looked for, and which jobs: wild ones, fixed ones."""
+    """Yield each wakeup: the time, the local minute whose jobs run, and whether wildcard and fixed jobs of it run."""
     warm_up = begin - 6 * 3600
     virtual = _wall_minute(zone, warm_up) - 1
     for instant in range(warm_up, end + 1, 60):
@@ -104,7 +107,11 @@ def _wakeups(zone: ZoneInfo, begin: int, end: int) -> Iterator[tuple[int, int, b
 
 
 def _wake(running: int, virtual: int) -> tuple[list[tuple[int, bool, bool]], int]:
-    """Return what the daemon looks for, and the minute it reaches, when its clock shows `running`."""
+    """Return the minutes whose jobs the daemon runs when the clock shows `running`, and the last minute done then.
+
+    With each minute it returns whether its wildcard jobs and its fixed jobs run. `virtual`: the last minute done so
+    far.
+    """
     ahead = running - virtual
     if -_MANY < ahead <= 0:  # the clock was set back: what is wild follows it
         return [(running, True, False)], virtual

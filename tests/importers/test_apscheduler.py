@@ -1,4 +1,4 @@
-"""psched import apscheduler: jobs run when APScheduler's triggers fire, or the report says from when on they do not."""
+"""psched import apscheduler: jobs run when APScheduler's triggers fire, or the report says from when they do not."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def entry(trigger: Any, **options: Any) -> ImportedEntry:
 
 
 def fired(trigger: Any, begin: int, end: int) -> Iterator[int]:
-    """Yield when the trigger fires, as a scheduler asks it: with the last run and the time of that run."""
+    """Yield the times at which the trigger fires. It is asked as a scheduler asks: with the last run and its time."""
     now = datetime.fromtimestamp(begin, UTC)
     found = trigger.get_next_fire_time(None, now)
     while found is not None and found.timestamp() <= end:

@@ -1,4 +1,4 @@
-"""psched import celery: entries of beat_schedule run when Celery's own beat sends their tasks, or the report says."""
+"""psched import celery: entries of beat_schedule run when Celery's beat sends them, or a report tells from when not."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def entry(given: Any, timezone: str = "Europe/Berlin", **fields: Any) -> Any:
 
 
 class RecordingBeat(Scheduler):
-    """Celery's beat, by a clock of the test."""
+    """Celery's beat, with a clock that the test sets."""
 
     def __init__(self, app: Celery, begin: int) -> None:
         self.instant = float(begin)

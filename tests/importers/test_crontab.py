@@ -1,4 +1,4 @@
-"""psched import crontab: the jobs of a crontab run at the times, and with the input and variables, of Debian's cron."""
+"""psched import crontab: jobs run at the same times, and with the same input and variables, as by Debian's cron."""
 
 from __future__ import annotations
 

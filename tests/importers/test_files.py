@@ -1,4 +1,4 @@
-"""What psched import writes can be read and added: for each form of the rules of each scheduler."""
+"""Files that psched import writes can be loaded and added, for each form of rule of each scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""psched import kubernetes: CronJobs run when robfig/cron's rules say, or the report says from when on they do not."""
+"""psched import kubernetes: CronJobs run when robfig/cron's rules say, or the report says from when they do not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ SCHEDULES: dict[str, tuple[Any, ...]] = {
     "@monthly": ({0}, {0}, {1}, None, None),
     "@yearly": ({0}, {0}, {1}, {1}, None),
 }
-"""Minutes, hours, days, months and weekdays, None for any. A day or a weekday is enough if neither is any."""
+"""The minutes, hours, days, months and weekdays of each rule; None for any. If neither days nor weekdays are None, one
+of them must match.
+"""
 
 
 def cronjob(schedule: str, name: str = "it", **spec: Any) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def entry(schedule: str, **spec: Any) -> ImportedEntry:
 
 
 def matching(fields: tuple[Any, ...], begin: int, end: int) -> list[int]:
-    """Return each minute at which the clock shows what the fields say."""
+    """Return the times of the minutes that match these fields."""
     minutes, hours, days, months, weekdays = (
         FULL[place] if each is None else each for place, each in enumerate(fields)
     )

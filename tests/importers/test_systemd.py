@@ -1,4 +1,4 @@
-"""psched import systemd: timers run when systemd-analyze says that they elapse, or the report says from when on not."""
+"""psched import systemd: timers run when systemd-analyze says so, or the report says from when they do not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVENTS = Path(__file__).with_name("calendar_events.txt").read_text().splitlines(
 
 
 def elapses(event: str, begin: int, number: int) -> list[int]:
-    """Return when an event elapses at or after `begin`, as systemd itself says."""
+    """Return the first `number` times, at or after `begin`, at which systemd says that a calendar event elapses."""
     command = ["systemd-analyze", "calendar", f"--iterations={number}", f"--base-time=@{begin - 1}", event]
     ended = subprocess.run(
         command, check=False, env={"TZ": ZONE, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60

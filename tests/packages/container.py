@@ -1,4 +1,4 @@
-"""`scripts/test-container`: the image, its probes, and what becomes of tasks when containers and processes end."""
+"""`scripts/test-container`: the image, its probes, and tasks whose containers or processes end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RUN_OPTIONS = (
     ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"),
     ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", "--cgroups=disabled"),
 )
-"""Tried in order: what a host that is itself a container lets podman do."""
+"""Options of `podman run`, tried in this order. A host that is itself a container may refuse the first ones."""
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _RUNTIMES = ("crun", "runc")
 _APPLICATION = '''\
@@ -85,14 +85,14 @@ def main() -> int:
 
 
 class Podman:
-    """The program podman, with the options that it needs on this host."""
+    """Runs podman with the options that this host needs."""
 
     def __init__(self) -> None:
         self.run_options: tuple[str, ...] = ()
         self.runtime: tuple[str, ...] = ()
 
     def __call__(self, *words: object, check: bool = True, also_errors: bool = False) -> str:
-        """Return what podman prints. Fails with its errors if it fails and `check` is true."""
+        """Run podman and return its output. With `check`, raise AssertionError with the output if podman fails."""
         argv = ["podman", *self.runtime, *(str(word) for word in words)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
         if check and done.returncode != 0:
@@ -100,7 +100,7 @@ class Podman:
         return done.stdout + done.stderr if also_errors else done.stdout
 
     def find_options(self, image: str) -> None:
-        """Find how containers run here."""
+        """Find the options with which podman can run a container on this host."""
         refused: list[str] = []
         for runtime in _RUNTIMES:
             if shutil.which(runtime) is None:
@@ -117,7 +117,7 @@ class Podman:
 
 
 def imported_base(podman: Podman) -> str:
-    """Return the name of an image of a Debian made by debootstrap."""
+    """Return the name of a Debian image that debootstrap has made."""
     archive = ROOT / "build/debian-root.tar"
     subprocess.run([ROOT / "scripts/debian-root", archive], check=True)
     name = f"localhost/psched-test-base:{int(archive.stat().st_mtime)}"
@@ -127,7 +127,7 @@ def imported_base(podman: Podman) -> str:
 
 
 def build(podman: Podman, base: str, folder: Path) -> None:
-    """Build the wheel and the image, from what a checkout has."""
+    """Build the wheel and the image from the files of this checkout."""
     context = folder / "context"
     (context / "contrib").mkdir(parents=True)
     wheel = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", context / "dist"]
@@ -146,7 +146,10 @@ def build(podman: Podman, base: str, folder: Path) -> None:
 
 
 class Site:
-    """Containers on one database, with the configuration of compose.yaml; all are gone when the context is left."""
+    """Containers that use one database, with the configuration of compose.yaml.
+
+    All are removed at the end of the context.
+    """
 
     def __init__(self, podman: Podman, url: str, folder: Path) -> None:
         self.podman = podman
@@ -193,13 +196,13 @@ class Site:
         return name
 
     def daemon(self, *options: str) -> str:
-        """Start a daemon and return the container's name when its workers are up."""
+        """Start a daemon and wait until its workers are up. Return the container's name."""
         name = self.start(options=options)
         wait_for(lambda: self.status(name).get("ready"), lambda: self.log(name))
         return name
 
     def psched(self, *words: str) -> str:
-        """Run a command in a container of its own."""
+        """Run a psched command in a new container. Return its output."""
         return self.podman("run", "--rm", *self._options(), _IMAGE, "psched", *words)
 
     def submit(self, key: str, type_: str, **data: Any) -> None:
@@ -221,14 +224,14 @@ class Site:
         return self.podman("logs", name, check=False, also_errors=True)
 
     def traces(self, name: str) -> list[str]:
-        """Return what handlers printed in a container, such as `key began 1`."""
+        """Return the traces that handlers have printed in a container, such as `key began 1`."""
         return [line.partition("trace ")[2] for line in self.log(name).splitlines() if line.startswith("trace ")]
 
     def wait_for_trace(self, name: str, trace: str, within: float = 60) -> None:
         wait_for(lambda: trace in self.traces(name), lambda: self.log(name), within)
 
     def stop(self, name: str, seconds: int) -> int:
-        """`podman stop`; return the container's exit code."""
+        """Stop a container by `podman stop`, which kills it after `seconds`. Return the container's exit code."""
         self.podman("stop", f"--time={seconds}", name)
         return int(self.podman("inspect", "--format", "{{.State.ExitCode}}", name))
 
@@ -247,7 +250,7 @@ class Site:
 
 
 def try_image(site: Site) -> None:
-    """The master is process 1, runs as 10001 and has no capability; the root cannot be written."""
+    """The master is process 1, runs as user 10001 and has no capability. The root file system is read-only."""
     name = site.daemon()
     lines = site.inside(name, "cat", "/proc/1/cmdline", "/proc/1/status").splitlines()
     assert lines[0].startswith("psched: master [production]"), lines[0]
@@ -267,7 +270,7 @@ def try_image(site: Site) -> None:
 
 
 def try_probes(site: Site) -> None:
-    """HEALTHCHECK, /healthz, /readyz and the web pages tell whether the daemon is well."""
+    """HEALTHCHECK, /healthz, /readyz and the web pages report whether the daemon works."""
     with volume(site) as shared:
         name = site.daemon(*shared)
         site.podman("healthcheck", "run", name)
@@ -289,7 +292,7 @@ def try_probes(site: Site) -> None:
 
 
 def try_stop(site: Site) -> None:
-    """`stop` waits for a running task, which is not run again."""
+    """`podman stop` waits for a running task, which does not run again."""
     name = site.daemon("--env=PSCHED_STOP_TIMEOUT=60")
     site.submit("waited-for", "sleep", seconds=8)
     site.wait_for_trace(name, "waited-for began 1")
@@ -301,7 +304,10 @@ def try_stop(site: Site) -> None:
 
 
 def try_short_stop(site: Site) -> None:
-    """A task that outlasts the stop is given back; another container runs it at once, as the same attempt."""
+    """A task that runs longer than the stop waits is released.
+
+    Another container runs it immediately, as the same attempt.
+    """
     name = site.daemon()
     site.submit("given-back", "sleep", seconds=15)
     site.wait_for_trace(name, "given-back began 1")
@@ -313,7 +319,7 @@ def try_short_stop(site: Site) -> None:
 
 
 def try_killed_child(site: Site) -> None:
-    """A killed worker is replaced, its task runs again, and no dead process stays behind."""
+    """A killed worker is replaced, its task runs again, and no zombie remains."""
     name = site.daemon("--env=PSCHED_STOP_TIMEOUT=60")
     site.submit("killed", "sleep", seconds=3)
     site.wait_for_trace(name, "killed began 1")
@@ -329,7 +335,7 @@ def try_killed_child(site: Site) -> None:
 
 
 def try_killed_master(site: Site) -> None:
-    """When a container is killed, another one runs its task after the lease (`alive_time`)."""
+    """When a container is killed, another container runs its task after the end of the lease (`alive_time`)."""
     name = site.daemon()
     site.submit("lost", "sleep", seconds=3)
     site.wait_for_trace(name, "lost began 1")
@@ -343,7 +349,7 @@ def try_killed_master(site: Site) -> None:
 
 @contextmanager
 def volume(site: Site) -> Iterator[tuple[str, ...]]:
-    """Yield the options that give two containers one /tmp."""
+    """Yield the options by which two containers share one /tmp."""
     name = f"psched-test-tmp-{time.time_ns()}"
     site.podman("volume", "create", "--opt=type=tmpfs", "--opt=device=tmpfs", "--opt=o=mode=1777", name)
     try:
@@ -357,7 +363,7 @@ def volume(site: Site) -> Iterator[tuple[str, ...]]:
 
 
 def answer(port: int, path: str) -> int:
-    """Return the status of an HTTP answer; 0: there is none."""
+    """Return the status of an HTTP answer; 0 if no answer comes."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as found:
             return int(found.status)

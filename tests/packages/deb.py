@@ -1,4 +1,4 @@
-"""`scripts/test-deb`: the Debian package on a machine with systemd: installed, upgraded while a task runs, removed."""
+"""`scripts/test-deb`: installs, upgrades and removes the Debian package on a machine with systemd."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def main(work: str, package: str, later_package: str) -> int:
 
 
 class PackagedService(Service):
-    """The unit as the package installs it."""
+    """The service that the package installs."""
 
     def apt(self, *words: str) -> str:
         command = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet=2", "--yes", "--no-install-recommends")
@@ -103,7 +103,7 @@ def version_of(name: str) -> str:
 
 
 def try_install(service: PackagedService, name: str) -> None:
-    """The package brings a user, folders, commands, units, man pages and completion, and starts nothing."""
+    """The package installs a user, folders, commands, units, man pages and completion, and starts nothing."""
     machine = service.machine
     print(service.apt("install", f"/srv/packages/{name}"))
     assert version_of(name) in machine.run("psched", "--version")
@@ -158,7 +158,7 @@ def try_run(service: PackagedService, name: str) -> None:
 
 
 def try_upgrade(service: PackagedService, name: str) -> None:
-    """An upgrade neither waits for a running task nor interrupts it; the new version runs what comes next."""
+    """An upgrade neither waits for a running task nor interrupts it. The new version runs the tasks that follow."""
     machine = service.machine
     old = machine.main("pschedd")
     service.psched("queue", "submit", "during", "long", "{}")
@@ -180,7 +180,7 @@ def try_upgrade(service: PackagedService, name: str) -> None:
 
 
 def try_refused_upgrade(service: PackagedService, name: str) -> None:
-    """If the new version cannot start, the package is installed all the same, and the daemon goes on."""
+    """If the new version cannot start, the package is installed nevertheless, and the old daemon keeps running."""
     machine = service.machine
     before = machine.main("pschedd")
     application = machine.root / "srv/jobs.py"
@@ -194,7 +194,7 @@ def try_refused_upgrade(service: PackagedService, name: str) -> None:
 
 
 def try_removal(service: PackagedService) -> None:
-    """Removal stops the daemon; a purge removes the configuration, and never the database."""
+    """Removal stops the daemon. A purge deletes the configuration, but not the database."""
     machine = service.machine
     service.apt("remove", "psched")
     assert machine.show("pschedd", "ActiveState")["ActiveState"] == "inactive"

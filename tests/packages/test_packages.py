@@ -1,4 +1,4 @@
-"""What contrib/ has for containers and packages: it fits the project, and what reads it accepts it."""
+"""The files for containers and packages in contrib/ fit the project, and the programs that read them accept them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_configurations_of_containers_load(tmp_path: Path, monkeypatch: pyte
 
 
 def test_stops_are_bounded_by_the_time_after_which_containers_are_killed() -> None:
-    """Else a container is killed with its tasks, which then wait for the end of their leases."""
+    """Otherwise a container would be killed with its tasks, which would then wait for the end of their leases."""
     pod = _pod()
     variables = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
     assert variables["PSCHED_STOP_TIMEOUT"] == str(pod["terminationGracePeriodSeconds"])

@@ -1,4 +1,4 @@
-"""Several real masters on one table, and the records of their runs. In the test process."""
+"""Several real masters on one table, and the records of their runs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """Masters by name, each with a folder, configuration and log of its own, on the table that `config` names.
+    """Masters by name. Each has its own folder, configuration and log; all use the table that `config` names.
 
-    A context: at its end everything is killed that still runs, and all that is known is printed, in case it failed.
+    The end of the context kills what still runs, and prints what is known, in case the test has failed.
     """
 
     def __init__(self, folder: Path, **config: Any) -> None:
@@ -50,7 +50,7 @@ class Cluster:
         self._stack.__exit__(*error)
 
     def master(self, name: str = "a", environ: Mapping[str, str] | None = None, **config: Any) -> Daemon:
-        """Prepare one more master, with further keys of the configuration; it is not started."""
+        """Prepare another master, but do not start it. `config`: further keys of its configuration."""
         folder = self.folder / name
         folder.mkdir()
         daemon = self._stack.enter_context(Daemon(folder, **{**self.config, **config}))
@@ -59,7 +59,7 @@ class Cluster:
         return daemon
 
     def start(self, *names: str, **config: Any) -> Self:
-        """Prepare and start masters of these names at once, and wait until they are up."""
+        """Prepare masters with these names, start them in parallel, and wait until all are up."""
         masters = [self.master(name, **config).start(wait=False) for name in names]
         for master in masters:
             master.wait_until_ready()
@@ -67,14 +67,17 @@ class Cluster:
 
     @property
     def schedules(self) -> ScheduleCollection:
-        """The schedules, opened in the test process."""
+        """The schedules of the first master, opened in the test process."""
         if self._schedules is None:
             self._schedules = self._stack.enter_context(next(iter(self.masters.values())).schedules())
         return self._schedules
 
     @property
     def queue(self) -> Queue:
-        """The queue, opened in the test process, its tables made; where the configuration has a section for it."""
+        """The queue of the first master, opened in the test process, with its tables made.
+
+        The configuration must have a queue.
+        """
         if self._queue is None:
             section = next(iter(self.masters.values())).settings().queue
             assert section is not None
@@ -83,13 +86,13 @@ class Cluster:
         return self._queue
 
     def now(self) -> int:
-        """Return the database's time."""
+        """Return the database's time in unix seconds."""
         return int(self.schedules.store.now())
 
     def add(self, key: str, type: str, since: int | None = None, rule: str = YEARLY, **data: Any) -> int:
-        """Add a schedule whose first occurrence is the first at or after `since`, and return that.
+        """Add a schedule. Return its first occurrence, which is the first one at or after `since`.
 
-        Without `since` it has one occurrence that is due, and none for a long time.
+        Without `since` its first occurrence is the last one before now, and the next one is far away.
         """
         now = self.now()
         first = occurrences(rule, now - 366 * 86400, now)[-1] if since is None else cron.first_time(rule, since, "UTC")
@@ -98,23 +101,23 @@ class Cluster:
         return first
 
     def go(self, key: str) -> None:
-        """Let the run of a schedule go on, where its handler waits for that."""
+        """Let a schedule's run end, if its handler waits for that."""
         (self.folder / f"{key}.go").touch()
 
     def lines(self, event: str, key: str | None = None) -> list[dict[str, Any]]:
-        """Return what was recorded under this event, and for this key if given."""
+        """Return the recorded lines of this event. `key`: only lines with this key."""
         return [line for line in read_lines(self.file) if line["event"] == event and key in (None, line.get("key"))]
 
     def runs(self, key: str | None = None) -> list[Run]:
-        """Return the runs recorded so far, in the order in which they began."""
+        """Return the recorded runs in the order in which they began. `key`: only runs of this key."""
         return [run for run in read_runs(self.file) if key in (None, run.key)]
 
     def wait_for_run(self, key: str, count: int = 1) -> Run:
-        """Wait for the `count`-th run of a schedule to begin, and return it."""
+        """Wait until the `count`-th run of a schedule has begun, and return this run."""
         return self.wait_for(lambda: dict(enumerate(self.runs(key), 1)).get(count))
 
     def wait_for_end(self, key: str, count: int = 1) -> Run:
-        """Wait for the `count`-th run of a schedule to be settled, and return it."""
+        """Wait until the `count`-th run of a schedule is settled, and return this run."""
 
         def settled() -> Run | None:
             run = dict(enumerate(self.runs(key), 1)).get(count)
@@ -132,11 +135,11 @@ class Cluster:
         self.wait_for(all_there, within)
 
     def wait_for(self, condition: Callable[[], T | None], within: float = PATIENCE) -> T:
-        """Wait for a condition; the logs explain why it never came true."""
+        """Wait until a condition is true. If it never is, the failure shows the logs."""
         return wait_for(condition, self.explain, within)
 
     def kill(self, pid: int) -> float:
-        """SIGKILL a process, declare its death and return when that was (boottime seconds)."""
+        """Kill a process by SIGKILL. Record and return the time of its death, in boottime seconds."""
         process = psutil.Process(pid)
         process.kill()
         wait_for(lambda: not is_alive(process))
@@ -144,7 +147,7 @@ class Cluster:
         return self.deaths[pid]
 
     def kill_master(self, name: str) -> list[psutil.Process]:
-        """SIGKILL a master and return the children it had. Their deaths are declared when they are gone."""
+        """Kill a master by SIGKILL. Return its children, whose deaths the test must record when they are gone."""
         master = self.masters[name]
         children = children_of(master.master, recursive=True)
         master.process.kill()
@@ -152,18 +155,18 @@ class Cluster:
         return children
 
     def stop(self) -> None:
-        """Stop all masters in good order."""
+        """Stop all masters that still run, and check that each ends well."""
         for master in self.masters.values():
             if master.process.poll() is None:
                 master.stop()
 
     def judge(self, required: Mapping[str, Sequence[int]]) -> list[str]:
-        """Return what is wrong with the history of the required schedules."""
+        """Return the violations in the history of the required schedules."""
         runs = [run for run in self.runs() if run.key in required]
         return judge(runs, required, self.deaths)
 
     def explain(self) -> str:
-        """Return all that is known."""
+        """Return the state of each master and the last records, for the message of a failed test."""
         parts = [f"== {name}\n{master.explain()}" for name, master in self.masters.items()]
         return "\n".join([*parts, "== records", *(str(run) for run in self.runs()[-100:])])
 
@@ -179,5 +182,5 @@ def occurrences(rule: str, since: int, until: float) -> list[int]:
 
 
 def wall_of(moment: float) -> float:
-    """Return the true time (unix seconds) of a boottime moment."""
+    """Return the unix seconds of a moment that is given in boottime seconds."""
     return time.time() - boottime() + moment

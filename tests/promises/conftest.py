@@ -1,4 +1,4 @@
-"""Fixtures of the promises' tests: clusters of masters on each store and each database."""
+"""Fixtures for the tests of promises: clusters of masters on each store and each database."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MakeCluster = Callable[..., Cluster]
 
 ON_SERVERS = [f"{database}-{store}" for database in KINDS for store in STORES]
 SERVERS_AND_STORES = ["mariadb-rdb_compat", "postgresql-rdb"]
-"""For what takes its time: each server and each store once. That all agree is the conformance suite's affair."""
+"""Parameters for slow tests: each server and each SQL store once. The conformance tests compare all pairs."""
 AND_REDIS = [*SERVERS_AND_STORES, "redis-redis"]
-"""The same for what has to do with the server, its clock and its holders."""
+"""Parameters for slow tests of the server, its clock and its lease holders: also Redis."""
 SERVERS: dict[str, type[Server]] = {**KINDS, "redis": Redis}
 
 
 @pytest.fixture
 def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
-    """A function that makes a cluster, with its configuration; no master is started."""
+    """A function that makes a cluster with a configuration. It starts no master."""
     with ExitStack() as stack:
         yield lambda **config: stack.enter_context(Cluster(tmp_path, **config))
 
@@ -36,7 +36,10 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
 def cluster_on(
     request: pytest.FixtureRequest, lab: Lab, tmp_path: Path, make_cluster: MakeCluster
 ) -> Iterator[MakeCluster]:
-    """The same in the place that the test's parameter names ("mariadb-rdb"), on an empty database."""
+    """A function that makes a cluster on an empty database. The test's parameter names the database and the store.
+
+    An example of the parameter: "mariadb-rdb".
+    """
     database, store = request.param.split("-")
     if database == "sqlite":
         yield lambda **config: make_cluster(type=store, url=f"sqlite:///{tmp_path}/psched.db", **config)

@@ -1,8 +1,8 @@
-"""A client that polls by itself: acquires what is due, and later tries to settle it in every way.
+"""A program that polls by itself: it acquires due runs, and later tries to settle each of them in every way.
 
-Argument: the configuration file. For each line on stdin it does one step and prints a JSON object: it opens the
-schedules; it takes what is due; it tries every verb on each run. A process of its own, without a master or anybody
-else to end it when it was frozen.
+Its argument is the configuration file. For each line on stdin it does one step and prints a JSON object: it opens the
+schedules; it acquires what is due; it calls every settling method on each run. It has no master, and nothing ends it
+when it was frozen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def main(path: str) -> None:
 
 
 def try_all(task: psched.Task) -> dict[str, str]:
-    """Try every verb on a run, first the one that its key names, and return what came of each."""
+    """Call every settling method of a run, beginning with the one that is the run's key.
+
+    Return the result of each call.
+    """
     outcomes = {}
     for verb in sorted(("finish", "heartbeat", "release", "retry"), key=lambda verb: verb != task.key):
         try:

@@ -1,4 +1,4 @@
-"""Handlers that record each run, and work or misbehave as their data says. In children."""
+"""Handlers that record each run, and work or misbehave as their data says. They run in the workers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FILE = Path(os.environ["PSCHED_TEST_RECORDS"])
 
 
 def append(**line: object) -> None:
-    """Write one line of the records, whole or not at all, whatever the handler has done to its descriptors."""
+    """Append one line to the records by a single write, even if the handler has closed its descriptors."""
     descriptor = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
     os.write(descriptor, json.dumps({**line, "at": boottime(), "wall": time.time()}).encode() + b"\n")
     os.close(descriptor)
 
 
 class Recorded(Base):
-    """Records its beginning, its end and what settling came to; in between it does its `work`."""
+    """Records its begin, its end, and the result of settling. Between begin and end it calls `work`."""
 
     def run(self) -> None:
         self.id = uuid.uuid4().hex
@@ -46,7 +46,7 @@ class Recorded(Base):
         self.settle()
 
     def work(self) -> None:
-        """Take as long as the schedule's data says."""
+        """Sleep for the seconds in the schedule's data."""
         time.sleep(self.task.data.get("seconds", 0))
 
     def settle(self) -> None:
@@ -61,12 +61,12 @@ class Recorded(Base):
         append(run=self.id, event=event, **more)
 
     def go(self) -> bool:
-        """Whether the test lets this schedule's run go on."""
+        """Return whether the test lets this schedule's run end."""
         return (FILE.parent / f"{self.task.key}.go").exists()
 
 
 class Wait(Recorded):
-    """Runs until it is let go; heeds nothing else, but leaves signs that it is at work."""
+    """Runs until the test lets it end, and records signs that it works. Ignores requests to stop."""
 
     def work(self) -> None:
         while not self.go():
@@ -75,7 +75,10 @@ class Wait(Recorded):
 
 
 class Program(Recorded):
-    """At its first attempt it is a program in a session of its own that works, and heeds nothing; then at once done."""
+    """In its first run it starts a program in another session, and waits for it. In later runs it ends immediately.
+
+    The program works without end, and ignores requests to stop.
+    """
 
     def work(self) -> None:
         if self.go() or (FILE.parent / "program").exists():
@@ -85,7 +88,7 @@ class Program(Recorded):
 
 
 class Woken(Recorded):
-    """Waits to be frozen and woken, and then tries at once what its data names; records what came of it."""
+    """Waits until it has been frozen and woken. Then calls the method that its data names, and records the result."""
 
     def work(self) -> None:
         while True:
@@ -114,7 +117,7 @@ class Raise(Recorded):
 
 class Unsettled(Recorded):
     def settle(self) -> None:
-        """Leave it open."""
+        """Leave the run unsettled."""
 
 
 class Exit(Recorded):
@@ -128,7 +131,7 @@ class Crash(Recorded):
 
 
 class Fork(Recorded):
-    """Comes back as two processes."""
+    """Forks, and returns in both processes."""
 
     def work(self) -> None:
         os.fork()
@@ -141,7 +144,7 @@ class Close(Recorded):
 
 
 class Spin(Recorded):
-    """Loops in C and never lets another thread run."""
+    """Runs a loop in C that never lets another thread run."""
 
     def work(self) -> None:
         re.match(r"(a+)+$", "a" * 64 + "b")
@@ -153,7 +156,7 @@ class Stop(Recorded):
 
 
 class Handlers(Dispatch):
-    """Each by its name in small letters."""
+    """Routes each handler class by its name in lower case, and `work` to `Recorded`."""
 
     routes: ClassVar = {
         "work": Recorded,
@@ -165,7 +168,7 @@ class Handlers(Dispatch):
 
 
 def be_a_program(run: str, key: str) -> None:
-    """Leave signs for ever."""
+    """Record signs without end, as the program of a handler."""
     while True:
         append(run=run, event="sign", key=key, pid=os.getpid())
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""An application whose children are killed between the return of a handler and its settling. In children."""
+"""An application whose workers are killed after a handler has returned and before the run is settled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psched.telemetry import Event, attach
 
 FILE = Path(os.environ["PSCHED_TEST_RECORDS"]).with_name("results")
 DELAYS = (0.0, 0.0, 0.001, 0.004, 0.02)
-"""Seconds from the return to the kill: before, during or after the settling."""
+"""Seconds from the handler's return to the kill: before, during or after the settling."""
 
 app = psched.App()
 
@@ -27,7 +27,10 @@ def recorded(key: str) -> list[int]:
 
 @app.task("measure")
 def measure(task: psched.Task, kills: int) -> dict[str, Any]:
-    """Return what no other run of this task returns. The first `kills` runs do not outlive their return for long."""
+    """Return a value that differs for each run of the task.
+
+    The first `kills` runs are killed soon after they return.
+    """
     fences = [*recorded(task.key), task.fence]
     line = json.dumps({"key": task.key, "fence": task.fence}) + "\n"
     descriptor = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)

@@ -1,7 +1,7 @@
-"""The history that `recording_handlers` write, and its checker. In the test process.
+"""The history that `recording_handlers` write, and its checker.
 
-Handlers append one line at a time, with CLOCK_BOOTTIME, which no test shifts. Nothing is excused but by a death that
-the test declares, and a history in which nothing happened is no good one.
+Handlers append one line at a time, with the time of CLOCK_BOOTTIME, which no test changes. A violation is excused only
+by a death that the test has recorded. A history without runs is a violation.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from psched.clock import boottime
 from tests.daemon.harness import read_lines
 
 _TOLERANCE = 0.05
-"""Seconds by which two clocks of one host may seem to differ when both are read."""
+"""The largest difference in seconds between two readings of clocks on one host that are made together."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its handler recorded it. Times are boottime seconds; `end` is None when it was cut off.
+    """One run as its handler recorded it. Times are boottime seconds. `end`: None if the run was cut off.
 
-    `outcome`: what settling came to: "finished", the name of an exception, or None when nothing was recorded of it.
+    `outcome`: the result of settling: "finished", the name of an exception, or None if none was recorded.
     """
 
     key: str
@@ -57,10 +57,10 @@ def read_runs(path: Path) -> list[Run]:
 def judge(
     runs: Sequence[Run], required: Mapping[str, Iterable[int]], deaths: Mapping[int, float] | None = None
 ) -> list[str]:
-    """Return what is wrong with a history: nothing, when each required occurrence was run, once and in order.
+    """Return the violations in a history; none if each required occurrence ran once and in order.
 
-    A schedule may have run further than is required, but without a gap if `required` has none. `deaths`: when the test
-    killed which pid (boottime seconds); what that cut off may have been run again, afterwards.
+    A schedule may have run later occurrences too, but without a gap if `required` has none. `deaths`: the boottime at
+    which the test killed each pid. A run that such a death has cut off may run again afterwards.
     """
     declared = {} if deaths is None else deaths
     by_key: dict[str, list[Run]] = defaultdict(list)
@@ -105,7 +105,7 @@ def _overlapping(runs: Sequence[Run], deaths: Mapping[int, float]) -> Iterator[s
 
 
 def _over(run: Run, deaths: Mapping[int, float]) -> float:
-    """Return when the run was over at the latest."""
+    """Return the latest boottime at which the run can have been over."""
     return deaths.get(run.pid, inf) if run.end is None else run.end
 
 

@@ -1,4 +1,4 @@
-"""A worker that was frozen past its lease changes nothing when it resumes, and gets the reason."""
+"""A worker that was frozen for longer than its lease changes nothing when it resumes, and is told why."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALL_PREEMPTED = dict.fromkeys(VERBS, "PreemptedError")
 
 
 class Client:
-    """The program `client.py` as a child of the test."""
+    """The program polling_client.py, as a child of the test."""
 
     def __init__(self, config: Path) -> None:
         environ = {**os.environ, "PYTHONPATH": str(CLIENT.parents[2])}
@@ -38,25 +38,25 @@ class Client:
         self.process = forkserver_client.start([str(CLIENT), str(config)], Path.cwd(), environ, **pipes)
 
     def answer(self) -> Any:
-        """Return what it prints next."""
+        """Return the JSON value that the program prints next."""
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
     def step(self) -> None:
-        """Let it do its next step."""
+        """Let the program do its next step."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
         self.process.stdin.flush()
 
     def done(self) -> Any:
-        """Let it do its next step, and return what it prints of it."""
+        """Let the program do its next step. Return what it prints then."""
         self.step()
         return self.answer()
 
 
 @contextmanager
 def client(cluster: Cluster, **config: Any) -> Iterator[Client]:
-    """Run a client of the cluster's table."""
+    """Start a client on the cluster's table, and yield it."""
     path = cluster.folder / f"client{len(config)}.yml"
     settings = {"type": cluster.config["type"], "url": cluster.config["url"], "alive_time": 1.5, **config}
     path.write_text(yaml.safe_dump({"development": settings}))
@@ -70,7 +70,7 @@ def client(cluster: Cluster, **config: Any) -> Iterator[Client]:
 
 @contextmanager
 def proxy_of(cluster: Cluster) -> Iterator[tuple[Proxy, str]]:
-    """Run a proxy before the cluster's database, and give it with the URL through it."""
+    """Start a proxy to the cluster's database. Yield the proxy, and the URL by which it is used."""
     url = sa.make_url(cluster.config["url"])
     assert url.port is not None
     with Proxy(url.port) as proxy:
@@ -80,7 +80,10 @@ def proxy_of(cluster: Cluster) -> Iterator[tuple[Proxy, str]]:
 @pytest.mark.in_suite_on("mariadb-rdb")
 @pytest.mark.parametrize("cluster_on", ON_SERVERS, indirect=True)
 def test_what_comes_after_the_lease_changes_nothing(cluster_on: MakeCluster) -> None:
-    """One client is woken too late to settle anything, another's finish was under way all the time."""
+    """One client is woken too late to settle anything.
+
+    The network has held the `finish` of another client meanwhile.
+    """
     cluster = cluster_on(processor_type="thread", processors=5, task_prefetch=0)
     successor = cluster.master("b")
     required = {key: [cluster.add(key, "wait")] for key in VERBS}
@@ -109,7 +112,7 @@ def test_what_comes_after_the_lease_changes_nothing(cluster_on: MakeCluster) -> 
 @pytest.mark.in_suite_on("mariadb-rdb_compat")
 @pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
 def test_a_master_and_child_woken_after_their_leases_settle_nothing_and_say_why(cluster_on: MakeCluster) -> None:
-    """They have but a moment: a child whose leases are over leaves, and the kernel ends one that stood still longer."""
+    """They have little time: a child whose leases have ended exits, and the kernel ends one that was frozen longer."""
     cluster = cluster_on(processor_type="thread", processors=4, task_prefetch=0)
     frozen = cluster.master("a", alive_time=2, child_heartbeat_limit=1.6).start()
     required = {verb: [cluster.add(verb, "woken", verb=verb)] for verb in VERBS}
@@ -135,24 +138,24 @@ def test_a_master_and_child_woken_after_their_leases_settle_nothing_and_say_why(
 
 
 def stored(cluster: Cluster) -> dict[str, ScheduleRow]:
-    """Return what the table says."""
+    """Return the stored schedules by key."""
     return {row.key: row for row in cluster.schedules.list()}
 
 
 def untouched(cluster: Cluster, before: dict[str, ScheduleRow]) -> bool:
-    """Tell whether the rows are as they were, but for leases that their holder has made longer."""
+    """Return whether the rows are unchanged, except that their holder may have extended the leases."""
     now = stored(cluster)
     longer = all(now[key].next_run_time >= row.next_run_time for key, row in before.items())
     return longer and before == {key: replace(row, next_run_time=before[key].next_run_time) for key, row in now.items()}
 
 
 def outcomes(cluster: Cluster, process: psutil.Process) -> dict[str, str]:
-    """Return what came of the runs of this process, where they got so far."""
+    """Return the outcomes of this process's settled runs, by key."""
     return {run.key: run.outcome for run in cluster.runs() if run.pid == process.pid and run.outcome is not None}
 
 
 def finish_all(cluster: Cluster, required: dict[str, list[int]]) -> None:
-    """Let the successor finish its runs, and see that it can."""
+    """Let the successor finish its runs, and check that it does."""
     for key in required:
         cluster.go(key)
     cluster.wait_for(lambda: {run.key for run in cluster.runs() if run.outcome == "finished"} == required.keys())

@@ -1,4 +1,4 @@
-"""Workers are killed or freeze: what they ran is run again, when it should be and not before."""
+"""When workers are killed or freeze, their runs run again: when they should, and not earlier."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.promises.cluster import wall_of
 from tests.promises.conftest import AND_REDIS, SERVERS_AND_STORES, MakeCluster
 
 AGAIN_WITHIN = 3.0
-"""Seconds from a child's death to the next run of its task, where the store knows who held it."""
+"""Seconds from a child's death to the next run of its task, if the store knows which child held the lease."""
 GONE_WITHIN = 2.0
-"""Seconds from a master's death to that of its children."""
+"""Seconds from a master's death to the end of its children."""
 
 
 @pytest.mark.in_suite_on("sqlite-rdb", "pgbouncer-rdb", "redis-redis")
@@ -35,7 +35,7 @@ def test_the_task_of_a_killed_child_runs_again_at_once(cluster_on: MakeCluster) 
 
 @pytest.mark.parametrize("cluster_on", ["sqlite-rdb_compat", "mariadb-rdb_compat"], indirect=True)
 def test_where_nobody_knows_whose_lease_it_was_the_task_waits_for_its_end(cluster_on: MakeCluster) -> None:
-    """The killed child itself is replaced at once."""
+    """The killed child itself is replaced immediately."""
     cluster = cluster_on(alive_time=3, child_heartbeat_limit=None).start("a")
     occurrences = {"key": [cluster.add("key", "wait")]}
     death = cluster.kill(cluster.wait_for_run("key").pid)
@@ -54,7 +54,7 @@ def test_where_nobody_knows_whose_lease_it_was_the_task_waits_for_its_end(cluste
 @pytest.mark.in_suite_on("mariadb-rdb_compat", "redis-redis")
 @pytest.mark.parametrize("cluster_on", AND_REDIS, indirect=True)
 def test_a_killed_master_takes_its_children_along_and_another_takes_over_at_once(cluster_on: MakeCluster) -> None:
-    """The children release what they ran, but not before it has come to its end."""
+    """The children release their runs, but only after the handlers have been ended."""
     cluster = cluster_on(processors=2).start("a")
     occurrences = {key: [cluster.add(key, "wait")] for key in ("k1", "k2")}
     first = {key: cluster.wait_for_run(key) for key in occurrences}
@@ -93,7 +93,7 @@ def test_a_child_that_stands_still_is_killed_and_its_task_runs_in_another(cluste
 @pytest.mark.in_suite_on("mariadb-rdb_compat")
 @pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
 def test_a_run_longer_than_its_lease_is_one_run(cluster_on: MakeCluster) -> None:
-    """Another master is waiting for it. What was taken ahead behind it is renewed, too, or given back."""
+    """A second master waits for the run. The prefetched tasks behind it are also extended, or released."""
     cluster = cluster_on(alive_time=2, child_heartbeat_limit=None, task_prefetch=2).start("a", "b")
     required = {key: [cluster.add(key, "work", seconds=3.5)] for key in ("k1", "k2")}
     for key in required:

@@ -1,4 +1,4 @@
-"""Two masters with two children each on one table: every occurrence is run once, and no schedule twice at a time."""
+"""Two masters, each with two children, on one table: every occurrence runs once, and no schedule twice at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEDULES = 400
 @pytest.mark.in_suite_on("mariadb-rdb")
 @pytest.mark.parametrize("cluster_on", ON_SERVERS, indirect=True)
 def test_400_schedules_due_at_once_are_run_once_each_by_all_children(cluster_on: MakeCluster) -> None:
-    """Each is three years behind, so that it is fought for again and again."""
+    """Each schedule is three years behind, so all children compete for each of its occurrences."""
     cluster = cluster_on(processors=2).start("a", "b")
     now = cluster.now()
     due = occurrences(YEARLY, now - 3 * 366 * 86400, now)

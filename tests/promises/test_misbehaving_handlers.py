@@ -1,4 +1,4 @@
-"""Handlers misbehave in every way at once: tasks beside them run on time, each once and in order."""
+"""Handlers misbehave in every way at a time. Tasks beside them run on time, each once and in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WITNESSES = [f"w{number}" for number in range(4)]
 @pytest.mark.trial
 @pytest.mark.parametrize("cluster_on", ["postgresql-rdb"], indirect=True)
 def test_no_handler_harms_another_task(cluster_on: MakeCluster) -> None:
-    """More of them than there are workers. What kills its worker comes back ever more slowly."""
+    """There are more misbehaving handlers than workers. A task that kills its worker waits longer each time."""
     cluster = cluster_on(processors=3, alive_time=5, child_heartbeat_limit=1, retry_wait=300).start("a")
     since = cluster.now()
     for key in WITNESSES:

@@ -1,4 +1,4 @@
-"""PgBouncer between the masters and PostgreSQL: it and workers are killed, nothing is lost, its sessions stay clean."""
+"""PgBouncer before PostgreSQL: PgBouncer and workers are killed, no task is lost, and no session is left changed."""
 
 from __future__ import annotations
 

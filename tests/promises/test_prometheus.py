@@ -1,6 +1,6 @@
-"""A Prometheus server scrapes two nodes: no counter falls, and their sums are what the history of the runs says.
+"""A Prometheus server scrapes two nodes: no counter falls, and the sums agree with the history of the runs.
 
-PSCHED_METRICS_ROUNDS=50 repeats the faults that often, for a trial of minutes.
+PSCHED_METRICS_ROUNDS=50 repeats the faults 50 times, which takes some minutes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tests.promises.conftest import MakeCluster
 
 ROUNDS = int(os.environ.get("PSCHED_METRICS_ROUNDS", "1"))
 BATCH = 150
-"""Tasks that are submitted before each fault."""
+"""The number of tasks that are submitted before each fault."""
 SECONDS_OF_WORK = 0.01
 IN_FLIGHT = 1.0
-"""Runs of a killed child that began within so many seconds before its death may not be settled, or not be counted."""
+"""Runs that began in these last seconds before their child was killed may be unsettled, or settled but not counted."""
 SCRAPE_INTERVAL = "200ms"
 COUNTERS = re.compile(r".*(_total|_count|_sum|_bucket)")
 WITHIN = 40.0
@@ -44,7 +44,7 @@ WITHIN = 40.0
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A server of our own on loopback."""
+    """A private Prometheus server on loopback."""
 
     address: str
 
@@ -55,7 +55,7 @@ class Prometheus:
             return found
 
     def total(self, expression: str) -> float:
-        """Return the value of an expression that has one, 0 if it has none yet."""
+        """Return the value of an expression; 0 if it has none yet."""
         return sum(float(each["value"][1]) for each in self.query(expression))
 
     def is_ready(self) -> bool:
@@ -66,7 +66,7 @@ class Prometheus:
             return False
 
     def falls(self) -> list[str]:
-        """Return the counters that had a smaller value after a larger one, in all scrapes."""
+        """Return the counters that had a smaller value after a larger one in any scrape."""
         found = []
         for series in self.query('{__name__=~"psched_.+"}[1h]'):
             values = [float(value) for _, value in series["values"]]
@@ -98,7 +98,7 @@ def prometheus(folder: Path, targets: list[str]) -> Iterator[Prometheus]:
 
 @contextmanager
 def exporter(daemon: Daemon) -> Iterator[str]:
-    """Run the exporter of a master; yield its host and port."""
+    """Run the exporter of a master. Yield its host and port."""
     program = [str(Path(sys.executable).parent / "psched"), "exporter", "-c", str(daemon.config)]
     command = [*program, "--listen", f"{HOST}:0"]
     with forkserver_client.start(command, daemon.folder, os.environ, stdout=subprocess.PIPE) as process:
@@ -110,7 +110,7 @@ def exporter(daemon: Daemon) -> Iterator[str]:
 
 
 class Load:
-    """Tasks, and how many of them were finished."""
+    """Submits tasks, and counts how many have been done."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -123,11 +123,11 @@ class Load:
         self.submitted += BATCH
 
     def finished(self) -> int:
-        """Return how many tasks were worked on to the end; a child may be killed before it can record more."""
+        """Return how many tasks have a run whose handler has returned. A killed child may not have recorded more."""
         return len({run.key for run in self._cluster.runs() if run.end is not None})
 
     def wait_until_under_way(self) -> None:
-        """Wait until some of the last tasks have run."""
+        """Wait until some tasks of the last batch have run."""
         self._cluster.wait_for(lambda: self.finished() > self.submitted - BATCH + 10, WITHIN)
 
     def wait_until_done(self) -> None:
@@ -135,7 +135,7 @@ class Load:
 
 
 def in_flight(cluster: Cluster, pids: set[int]) -> int:
-    """Return how many runs of these killed children may have ended without being counted, or begun again."""
+    """Return how many runs of these killed children may have ended without being counted, or may have begun again."""
     return sum(run.pid in pids and run.begin > cluster.deaths[run.pid] - IN_FLIGHT for run in cluster.runs())
 
 
@@ -191,14 +191,14 @@ def test_counters_never_fall_and_their_sums_are_the_history(cluster_on: MakeClus
 
 
 def kill_worker(cluster: Cluster, master: int) -> int:
-    """Kill a handler child of a master while it works, and return its pid."""
+    """Kill a worker of a master while it works. Return its pid."""
     worker = next(child for child in psutil.Process(master).children() if "worker" in " ".join(child.cmdline()))
     cluster.kill(worker.pid)
     return worker.pid
 
 
 def end(daemon: Daemon, pid: int) -> None:
-    """Stop a master that has replaced the one that the test had started."""
+    """Stop a master that has replaced the one that the test had started. Wait until it and its children are gone."""
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     family[0].send_signal(signal.SIGQUIT)
     daemon.wait_until_gone(family)

@@ -1,4 +1,4 @@
-"""Two masters run tasks of the queue: none is lost or done twice, whichever process dies meanwhile."""
+"""Two masters run tasks of a queue: no task is lost or done twice, whichever process dies meanwhile."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tests.promises.cluster import Cluster
 from tests.promises.conftest import MakeCluster
 
 BACKLOG = 300
-"""How many tasks are submitted at a time, whenever there may be fewer left, until enough children were killed."""
+"""The number of tasks that are submitted whenever fewer may be left, until enough children have been killed."""
 SECONDS_OF_WORK = 0.02
 CUT_OFF = 8
-"""How many children are killed while they run a task, and any number besides."""
+"""The number of children to kill while they run a task. Others may be killed too."""
 PAUSE = 0.2
-"""Seconds from seeing that a child is up, or at work, to killing it."""
+"""Seconds from the moment when a child is seen to be up, or to work, until it is killed."""
 BEGINS_WITHIN = 2.0
-"""Seconds that one may have to begin something, before it is killed at whatever it is."""
+"""Seconds in which a child may begin a run. After that it is killed, whatever it does."""
 SECTIONS: dict[str, Any] = {"schedules": {}, "queue": {}}
 
 
 @pytest.mark.in_suite_on("postgresql-rdb")
 @pytest.mark.parametrize("cluster_on", ["mariadb-rdb", "postgresql-rdb"], indirect=True)
 def test_tasks_are_done_once_each_while_children_are_killed_again_and_again(cluster_on: MakeCluster) -> None:
-    """What counts is what a handler has done under the last fence: whoever finishes the task must have that one."""
+    """The run with the last fence counts: the run that finishes a task must be the one with this fence."""
     cluster = cluster_on(**SECTIONS, processors=2)
     masters = [cluster.master(name) for name in ("a", "b")]
     required = submit_more(cluster, 0)
@@ -52,7 +52,7 @@ def test_tasks_are_done_once_each_while_children_are_killed_again_and_again(clus
 @pytest.mark.in_suite_on("mariadb-rdb", "redis-redis")
 @pytest.mark.parametrize("cluster_on", ["sqlite-rdb", "mariadb-rdb", "postgresql-rdb", "redis-redis"], indirect=True)
 def test_whoever_finishes_after_his_lease_changes_nothing_and_the_next_one_finishes(cluster_on: MakeCluster) -> None:
-    """The next one has the same task at that moment, and runs it."""
+    """At that moment the next worker has the same task and runs it."""
     cluster = cluster_on(**SECTIONS)
     master = cluster.master("a")
     required = submit(cluster, ["key"], type="wait")
@@ -77,7 +77,7 @@ def test_whoever_finishes_after_his_lease_changes_nothing_and_the_next_one_finis
 
 
 def submit(cluster: Cluster, keys: Sequence[str], type: str = "work") -> dict[str, list[int]]:
-    """Submit tasks that are due, and return when each was to be run."""
+    """Submit tasks that are due. Return the time for which each is due."""
     run_at = cluster.now()
     data = {"seconds": SECONDS_OF_WORK}
     assert cluster.queue.submit_many(NewTask(key, type, data, run_at=run_at) for key in keys) == []
@@ -85,14 +85,14 @@ def submit(cluster: Cluster, keys: Sequence[str], type: str = "work") -> dict[st
 
 
 def submit_more(cluster: Cluster, first: int) -> dict[str, list[int]]:
-    """Submit tasks with these numbers."""
+    """Submit the next `BACKLOG` tasks. `first`: the number of the first one."""
     return submit(cluster, [f"task{number}" for number in range(first, first + BACKLOG)])
 
 
 def kill_at_random(cluster: Cluster, required: dict[str, list[int]]) -> None:
-    """Kill one child after another once it is up, whatever it is at, until enough have been killed at work.
+    """Kill one child after another, whatever it does, until enough children have been killed while they ran a task.
 
-    There is always something to be at: what is submitted meanwhile is added to `required`.
+    Adds the tasks that it submits meanwhile to `required`, so that there are always tasks to run.
     """
     dice = random.Random(1)
 
@@ -111,12 +111,12 @@ def kill_at_random(cluster: Cluster, required: dict[str, list[int]]) -> None:
 
 
 def cut_off(cluster: Cluster) -> set[int]:
-    """Return the pids of children in whose records a run has no end, perhaps not yet."""
+    """Return the pids of the children with a run that is not settled, or not yet."""
     return {run.pid for run in cluster.runs() if run.outcome is None}
 
 
 def fences(cluster: Cluster, status: str) -> dict[str, int]:
-    """Return the fences of all tasks with this status, as they are stored."""
+    """Return the stored fences of all tasks with this status, by key."""
     with connect(cluster.config["url"]) as connection:
         found = connection.exec_driver_sql(f"SELECT * FROM psched_queue WHERE status = '{status}'").mappings()
         return {row["key"]: row["fence"] for row in found}

@@ -1,4 +1,4 @@
-"""Many tasks of one user who may run few at a time: his limit holds over all masters, and nobody waits for him."""
+"""Many tasks of one user with a limit on running tasks: the limit holds over all masters, and no other user waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.promises.run_history import Run
 
 MANY = 500
 ENOUGH = 200
-"""After how many of them it has been seen how they are run."""
+"""The number of runs after which the test has seen enough."""
 FEW = 60
 LIMIT = 3
 SECTIONS: dict[str, Any] = {"schedules": {}, "queue": {}}
@@ -27,10 +27,11 @@ SECTIONS: dict[str, Any] = {"schedules": {}, "queue": {}}
 def test_of_500_tasks_of_one_user_three_run_at_a_time_and_another_user_is_not_kept_waiting(
     cluster_on: MakeCluster,
 ) -> None:
-    """Two masters with six children compete for them. What runs is counted from the handlers' own records.
+    """Two masters with six children compete for the tasks. Running tasks are counted from the handlers' records.
 
-    What is leased, run or taken ahead, is counted too: a child runs but one of the tasks it has. The first three tasks
-    are held until all of them run: whoever takes one must leave the others to other children.
+    Leased tasks, running or prefetched, are counted too, because a child runs only one of its tasks at a time. The
+    first three tasks are held until all three run: a child that acquires one of them must leave the others to other
+    children.
     """
     cluster = cluster_on(**SECTIONS, processors=3, poll_interval=0.02)
     masters = [cluster.master("a", task_prefetch="auto"), cluster.master("b", task_prefetch=4)]
@@ -63,14 +64,14 @@ def test_of_500_tasks_of_one_user_three_run_at_a_time_and_another_user_is_not_ke
 
 
 def runs_of(cluster: Cluster, user: str) -> dict[str, Run]:
-    """Return the last run so far of each of the user's tasks that has begun."""
+    """Return the last run of each of the user's tasks that has begun, by key."""
     return {run.key: run for run in cluster.runs() if run.key.startswith(user)}
 
 
 def submit(cluster: Cluster, user: str, count: int, held: Collection[str] = ()) -> dict[str, list[int]]:
-    """Submit tasks that are due, the second user's after the first's, and return when each was to be run.
+    """Submit tasks that are due: those of the second user are due after those of the first. Return when each is due.
 
-    Those that are `held` are due first, and run until the test lets them go.
+    Tasks in `held` are due first, and run until the test lets them end.
     """
     limit = LIMIT if user == "many" else None
     run_at = cluster.now() - (60 if user == "many" else 0)
@@ -84,7 +85,10 @@ def submit(cluster: Cluster, user: str, count: int, held: Collection[str] = ()) 
 
 
 def count_leased(cluster: Cluster) -> int:
-    """Return how many of the first user's tasks are leased, at one moment: the queue's own list has several pages."""
+    """Return how many of the first user's tasks are leased at one moment.
+
+    The queue's own list is not read at one moment.
+    """
     if cluster.config["type"] == "redis":
         with redis.Redis.from_url(cluster.config["url"]) as client:
             return int(client.zcard("{psched}:psched_queue:run:many"))
@@ -94,7 +98,7 @@ def count_leased(cluster: Cluster) -> int:
 
 
 def most_at_once(runs: Iterable[Run]) -> int:
-    """Return how many of these runs there were at a time, at the most."""
+    """Return the maximum number of these runs at a time."""
     changes = [change for run in runs for change in ((run.begin, 1), (run.end, -1))]
     now = most = 0
     for _, change in sorted(changes):

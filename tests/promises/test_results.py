@@ -1,4 +1,4 @@
-"""The result of a task is that of its last run, whole, whatever dies between its return and its settling."""
+"""The result of a task is the whole result of its last run, whichever process dies between return and settling."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_a_result_is_the_last_runs_when_children_die_between_return_and_settling
 
 
 def finished(cluster: Cluster, keys: Mapping[str, int]) -> dict[str, TaskRow] | None:
-    """Return the tasks once all are finished."""
+    """Return the tasks by key when all are finished, else None."""
     rows = {row.key: row for row in cluster.queue.list(status="finished")}
     return rows if rows.keys() >= keys.keys() else None
 
 
 def fences(file: Path) -> dict[str, list[int]]:
-    """Return the fences of the runs of each task, in order."""
+    """Return the fences of each task's runs, in order."""
     runs: dict[str, list[int]] = {}
     for line in map(json.loads, file.read_text().splitlines()):
         runs.setdefault(line["key"], []).append(line["fence"])

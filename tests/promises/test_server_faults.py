@@ -1,4 +1,4 @@
-"""The database server is away for a while, or everything is killed at once: all resumes, and nothing is lost."""
+"""The database server is unavailable for a while, or all processes are killed: all resumes, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ pytestmark = pytest.mark.slow
 AWAY = 15.0
 """Seconds of the outage."""
 SINGLE = {"amid": AWAY / 2, "through": AWAY + 3}
-"""Handlers that run once, and how long."""
+"""Seconds that the handler of each schedule takes. The schedules run once: one ends in the outage, one after it."""
 KEYS = [f"s{number}" for number in range(12)]
 COMPLAINTS_OF_A_CHILD = 5
-"""Lines that a child may write of one outage: polling fails, and works again; the same of renewing; one to spare."""
+"""The most lines that a child may log about one outage: two about polling, two about extending leases, and one more."""
 NEXT = re.compile(
     "trying again|retrying|answers again|are stopped before|renewed again|comes back|runs? again|released [0-9]+ lease"
 )
-"""What happens next, or that all is well: each line of an outage has to say it."""
+"""Words for what happens next, or for the end of a fault. Each line about an outage must contain some of them."""
 
 
 @contextmanager
 def scene(place: str, lab: Lab, folder: Path) -> Iterator[tuple[Server, Cluster]]:
-    """Give a server of its own with a cluster on it, for a place such as "mariadb-rdb"; no master is started."""
+    """Yield a private server and a cluster on it. `place`: a database and a store, such as "mariadb-rdb".
+
+    No master is started.
+    """
     database, store = place.split("-")
     folder.mkdir()
     with (
@@ -48,7 +51,7 @@ def scene(place: str, lab: Lab, folder: Path) -> Iterator[tuple[Server, Cluster]
 
 
 def load(cluster: Cluster, seconds: float) -> int:
-    """Add what keeps the cluster busy, and return its first occurrence."""
+    """Add schedules that keep the cluster busy. Return the time from which they are due."""
     since = cluster.now()
     for key in KEYS:
         cluster.add(key, "work", since, EVERY_SECOND, seconds=seconds)
@@ -56,13 +59,13 @@ def load(cluster: Cluster, seconds: float) -> int:
 
 
 def required(cluster: Cluster, since: int) -> dict[str, list[int]]:
-    """Return what the load must have run by now."""
+    """Return the occurrences that these schedules have run by now, and which are required."""
     return {key: occurrences(EVERY_SECOND, since, cluster.runs(key)[-1].occurrence) for key in KEYS}
 
 
 @pytest.mark.timeout(120)
 def test_a_server_that_is_away_for_15_s_recovers_by_itself(lab: Lab, tmp_path: Path) -> None:
-    """On both servers at the same time. What runs through the outage is one run, and so is what ends amid it."""
+    """Both servers are stopped at the same time. A run that outlasts the outage, or ends in it, runs only once."""
     with ExitStack() as stack:
         scenes = [stack.enter_context(scene(place, lab, tmp_path / place)) for place in SERVERS_AND_STORES]
         begun = []
@@ -86,7 +89,7 @@ def test_a_server_that_is_away_for_15_s_recovers_by_itself(lab: Lab, tmp_path: P
 
 
 def away_and_back(servers: list[Server]) -> None:
-    """End the servers in good order, and start them again when the outage is over."""
+    """Stop the servers in good order, and start them again after the outage."""
     for server in servers:
         os.kill(server.pid, signal.SIGINT)  # PostgreSQL: do not wait for the sessions' end; MariaDB heeds it not
         server.stop()
@@ -101,9 +104,9 @@ def workers(cluster: Cluster) -> set[int]:
 
 
 def check_complaints(cluster: Cluster) -> None:
-    """Check that the logs say little of the outage, and always what happens next.
+    """Check that the logs say little about the outage, and always what happens next.
 
-    A master whose workers all wait for a settlement meanwhile logs nothing: none of their calls has failed in the end.
+    If all workers of a master wait for a settlement meanwhile, it logs nothing, because none of their calls has failed.
     """
     logs = {name: master.log.splitlines() for name, master in cluster.masters.items()}
     complaints = {
@@ -121,7 +124,10 @@ def check_complaints(cluster: Cluster) -> None:
 @pytest.mark.in_suite_on("postgresql-rdb", "redis-redis")
 @pytest.mark.parametrize("place", AND_REDIS)
 def test_after_everything_was_killed_at_once_nothing_is_lost(place: str, lab: Lab, tmp_path: Path) -> None:
-    """Masters, children and the server; new masters are started before it. What ran runs again, and nothing else."""
+    """Masters, children and the server are killed.
+
+    New masters start before the server. Only what was running runs again.
+    """
     with scene(place, lab, tmp_path / place) as (server, cluster):
         config: dict[str, Any] = {"processors": 2, "alive_time": 3, "child_heartbeat_limit": 2}
         cluster.start("a", "b", **config)
@@ -145,7 +151,7 @@ def test_after_everything_was_killed_at_once_nothing_is_lost(place: str, lab: La
 
 
 def kill_all(cluster: Cluster, *names: str) -> set[int]:
-    """SIGKILL these masters with their children, before they can replace any, and return the children's pids."""
+    """Kill these masters and their children by SIGKILL, before a child can be replaced. Return the children's pids."""
     pids = {worker.pid for name in names for worker in cluster.masters[name].workers().values()}
     for name in names:
         cluster.masters[name].master.suspend()

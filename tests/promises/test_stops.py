@@ -1,4 +1,4 @@
-"""What becomes of running tasks when their master is told to stop while another goes on."""
+"""What becomes of running tasks when their master is asked to stop while another master runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.promises.conftest import SERVERS_AND_STORES, MakeCluster
 @pytest.mark.in_suite_on("mariadb-rdb_compat")
 @pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
 def test_term_lets_a_run_finish_and_quit_gives_it_to_the_next_poll_of_another(cluster_on: MakeCluster) -> None:
-    """Neither is run twice at a time: what is given back has come to its end, with the programs it had started."""
+    """No task runs twice at a time: a task is released only when its run, and the run's programs, have ended."""
     cluster = cluster_on(alive_time=60)
     terminated = cluster.master("term").start()
     finishing = cluster.add("finishing", "wait")

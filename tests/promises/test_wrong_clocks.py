@@ -1,4 +1,4 @@
-"""Workers whose wall clocks are ten minutes ahead and behind, and jump, share the work as if they were right."""
+"""Workers with wall clocks that are ten minutes ahead or behind, and jump, share the work as with right clocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OFF = 600
 @pytest.mark.in_suite_on("redis-redis")
 @pytest.mark.parametrize("cluster_on", AND_REDIS, indirect=True)
 def test_a_wrong_clock_takes_nothing_early_loses_nothing_and_repeats_nothing(cluster_on: MakeCluster, lab: Lab) -> None:
-    """All occurrences are taken from the true time; "long" outlasts its lease, "soon" is nobody's turn yet."""
+    """All occurrences count from the true time. "long" takes longer than its lease, and "soon" is not due yet."""
     cluster = cluster_on(alive_time=2, child_heartbeat_limit=1.5)
     clocks = {"a": lab.wall_clock(), "b": lab.wall_clock()}
     for (name, clock), offset in zip(clocks.items(), (OFF, -OFF), strict=True):

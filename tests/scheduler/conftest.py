@@ -1,4 +1,4 @@
-"""Schedulers on each store, each test with a prefix of its own."""
+"""Fixtures for embedded schedulers on each store. Each test has a prefix of its own."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def urls(lab: Lab) -> dict[str, str]:
-    """The URLs of the databases of these tests, by kind of server."""
+    """The URLs of these tests' databases, by kind of server. It is filled when a test first needs one."""
     return {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the suite each test on one database: a store's own promises are held by tests/stores on all of them."""
+    """Let the suite run each test on one database only. The tests in tests/stores run on all databases."""
     here = tests_below(__file__, items)
     take_turns(here, ["sqlite"], ["postgresql"], ["redis"])
 
 
 @pytest.fixture(scope="session")
 def launcher(lab: Lab) -> Iterator[Launcher]:
-    """Starts processes with schedulers."""
+    """Starts processes with schedulers, for all tests."""
     with Launcher() as launcher:
         yield launcher
 
 
 @pytest.fixture
 def site(launcher: Launcher, tmp_path: Path) -> Iterator[Site]:
-    """Unused tables on SQLite."""
+    """Unused tables on SQLite, with schedulers for them."""
     with Site(f"sqlite:///{tmp_path}/psched.db", "test:", tmp_path, launcher) as site:
         yield site
 
@@ -52,7 +52,7 @@ def site(launcher: Launcher, tmp_path: Path) -> Iterator[Site]:
 def each_site(
     request: pytest.FixtureRequest, lab: Lab, urls: dict[str, str], launcher: Launcher, tmp_path: Path
 ) -> Iterator[Site]:
-    """Unused tables on each store."""
+    """Unused tables on each store, with schedulers for them."""
     yield from _site(request.param, lab, urls, launcher, tmp_path)
 
 
@@ -60,13 +60,13 @@ def each_site(
 def sqlite_and_redis(
     request: pytest.FixtureRequest, lab: Lab, urls: dict[str, str], launcher: Launcher, tmp_path: Path
 ) -> Iterator[Site]:
-    """Unused tables on SQLite and on Redis, for tests that take long."""
+    """Unused tables on SQLite and on Redis, with schedulers for them. For slow tests."""
     yield from _site(request.param, lab, urls, launcher, tmp_path)
 
 
 @pytest.fixture
 def redis_site(lab: Lab, urls: dict[str, str], launcher: Launcher, tmp_path: Path) -> Iterator[Site]:
-    """Unused tables on Redis."""
+    """Unused tables on Redis, with schedulers for them."""
     yield from _site("redis", lab, urls, launcher, tmp_path)
 
 

@@ -1,8 +1,8 @@
-"""A program that forks processes with one scheduler each off a process that has imported everything.
+"""Forks processes, each with a scheduler, from a process that has already imported everything.
 
-Each line of its input is JSON: the file for records, the URL, the options of `create_scheduler`, and registrations
-(keyword arguments of `register`). For each line it starts a process that works until SIGTERM, and prints the pid. At
-the end of its input it kills all of them.
+Each line of the input is JSON: the file for records, the URL, the options of `create_scheduler`, and registrations
+(keyword arguments of `register`). For each line this starts a process that works until SIGTERM, and prints the pid. At
+the end of the input it kills all these processes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def work(file: str, url: str, options: dict[str, Any], registrations: list[dict[
 
 
 def run_instance(arguments: list[Any]) -> None:
-    """Run an instance to its end; errors go to a file beside the records."""
+    """Run an instance until it ends. Errors go to a file beside the records."""
     errors = Path(arguments[0]).with_name(f"{os.getpid()}.err").open("w")
     os.dup2(errors.fileno(), 2)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(name)s %(message)s")

@@ -1,4 +1,4 @@
-"""The tables of one test, its schedulers on them, and processes with schedulers on them."""
+"""The tables of a test, and the schedulers and processes that use them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _INSTANCE = Path(__file__).with_name("instance.py")
 
 
 class Site:
-    """The tables, schedulers and processes of one test; at its end all are stopped.
+    """The tables, schedulers and processes of one test. All are stopped at the end of the context.
 
-    `records`: the file to which the handlers of the processes write.
+    `records`: the file to which the processes' handlers write.
     """
 
     def __init__(self, url: str, prefix: str, folder: Path, launcher: Launcher) -> None:
@@ -48,14 +48,14 @@ class Site:
         self._stack.__exit__(*error)
 
     def scheduler(self, **options: Any) -> Scheduler:
-        """Return a scheduler that is stopped at the end of the test."""
+        """Return a scheduler, which is stopped at the end of the test."""
         options = {"prefix": self.prefix, "poll_interval": 0.05, **options}
         scheduler = create_scheduler(options.pop("url", self.url), **options)
         self._stack.callback(scheduler.stop)
         return scheduler
 
     def opened(self) -> OpenStores:
-        """Return the stores, with their tables."""
+        """Return the stores, whose tables exist. All calls return the same stores."""
         if self._opened is None:
             self._opened = self.open_stores()
             self._stack.callback(self._opened.close)
@@ -63,7 +63,7 @@ class Site:
         return self._opened
 
     def open_stores(self) -> OpenStores:
-        """Return stores of their own; the caller closes them."""
+        """Return new stores, which the caller must close."""
         return open_scheduler_stores(scheduler_settings(self.url, self.prefix, "UTC", None, 300))
 
     def tasks(self) -> list[TaskRow]:
@@ -71,11 +71,11 @@ class Site:
         return [row for row in self.opened().queue.list(TaskFilter()) if row.type != INSTANCE]
 
     def now(self) -> float:
-        """Return the database's time."""
+        """Return the database's time in unix seconds."""
         return self.opened().queue.now()
 
     def wait_until_over(self, key: str) -> None:
-        """Wait until a task is finished or failed."""
+        """Wait until a task has finished or failed."""
         opened = self.opened()
 
         def is_over() -> bool:
@@ -85,7 +85,7 @@ class Site:
         self.wait_for(is_over)
 
     def process(self, *registrations: dict[str, Any], launcher: Launcher | None = None, **options: Any) -> Instance:
-        """Start a process with a scheduler that binds the handlers of `instance.py` and registers these."""
+        """Start a process with a scheduler that binds the handlers of `instance.py` and makes these registrations."""
         options = {"prefix": self.prefix, "poll_interval": 0.1, **options}
         instance = Instance(
             self, (launcher or self._launcher).start([str(self.records), self.url, options, registrations])
@@ -94,11 +94,11 @@ class Site:
         return instance
 
     def lines(self, event: str) -> list[dict[str, Any]]:
-        """Return what the handlers of processes recorded under this event."""
+        """Return the lines that the handlers of processes recorded for this event."""
         return [line for line in read_lines(self.records) if line["event"] == event]
 
     def wait_for(self, condition: Callable[[], T | None], within: float = PATIENCE) -> T:
-        """Wait for a condition; a timeout shows the output of the processes."""
+        """Wait until a condition is true. If it never is, the failure shows the output of the processes."""
         return wait_for(condition, self.output, within)
 
     def output(self) -> str:
@@ -108,7 +108,7 @@ class Site:
 
 
 class Launcher:
-    """Forks instances off a process that has imported everything. A context manager.
+    """Forks instances from a process that has already imported everything. Use it as a context manager.
 
     `environ`: further environment variables of the instances.
     """
@@ -145,7 +145,7 @@ class Instance:
         self._process = psutil.Process(pid)
 
     def wait_until_up(self) -> Self:
-        """Wait until its scheduler has started."""
+        """Wait until the scheduler of this process has started."""
         self._site.wait_for(lambda: any(line["pid"] == self.pid for line in self._site.lines("up")))
         return self
 
@@ -156,7 +156,7 @@ class Instance:
         self._site.wait_for(lambda: not is_alive(self._process))
 
     def stop(self) -> None:
-        """Send SIGTERM, and wait for the end of the process, which stops its scheduler first."""
+        """Send SIGTERM, and wait for the end of the process. Check that it has stopped its scheduler before."""
         self._process.terminate()
         self._site.wait_for(lambda: not is_alive(self._process))
         assert any(line["pid"] == self.pid for line in self._site.lines("down")), self._site.output()

@@ -1,4 +1,4 @@
-"""Occurrences that came due while no instance ran are skipped; others are not."""
+"""Occurrences that became due while no instance was running are skipped; others are not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def stored(opened: OpenStores) -> ScheduleRow:
 
 
 def add_overdue(site: Site, seconds: float = 0) -> int:
-    """Add a registration due `seconds` ago, wait until two occurrences have come, and return the first."""
+    """Add a registration that has been due for `seconds`.
+
+    Wait until it has two due occurrences, and return the first.
+    """
     opened = site.opened()
     opened.schedules.add(NAME, NAME, cron=EVERY_SECOND, next_time=int(opened.queue.now() - seconds) + 1)
     due = stored(opened).next_time
@@ -41,7 +44,7 @@ def add_overdue(site: Site, seconds: float = 0) -> int:
 
 @contextmanager
 def instance(site: Site, lease: float = 60) -> Iterator[InstanceRegistry]:
-    """Register an instance that has bound the name, and sends no heartbeats."""
+    """Register an instance that has bound the name but sends no heartbeats. `lease`: seconds."""
     registry = InstanceRegistry(site.opened().queue, {NAME}, lease)
     registry.register()
     yield registry
@@ -49,13 +52,13 @@ def instance(site: Site, lease: float = 60) -> Iterator[InstanceRegistry]:
 
 
 def missed_occurrences(site: Site, registry: InstanceRegistry, patience: float = 0.5) -> MissedOccurrences:
-    """Return the decision of the instance of `registry`, which starts now, without grace."""
+    """Return the object that decides on missed occurrences, for an instance that starts now. Its grace is 0 seconds."""
     return MissedOccurrences(site.opened().schedules, registry, {NAME}, registry.register(), 0, patience)
 
 
 @pytest.fixture
 def new_instance(site: Site) -> InstanceRegistry:
-    """An instance that is not registered yet."""
+    """Return the registry of an instance that is not registered yet."""
     return InstanceRegistry(site.opened().queue, {NAME})
 
 

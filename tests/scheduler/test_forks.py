@@ -1,4 +1,4 @@
-"""Schedulers that were created or started before a fork."""
+"""Schedulers that were created or started before the process forked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.scheduler.site import Site
 
 
 def in_a_fork(work: Callable[[], object]) -> int:
-    """Call `work` in a forked process that ends by `os._exit`, as multiprocessing does; return its exit code."""
+    """Call `work` in a forked process that ends by `os._exit`, as multiprocessing does. Return the exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -28,7 +28,7 @@ def in_a_fork(work: Callable[[], object]) -> int:
 
 
 def test_a_scheduler_that_pushed_before_a_fork_works_in_both_processes(each_site: Site) -> None:
-    """The child runs two of the three tasks, without a connection of its parent."""
+    """The child runs two of the three tasks, and uses no connection of its parent."""
     scheduler = each_site.scheduler()
     done = each_site.folder / "done"
 

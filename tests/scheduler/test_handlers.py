@@ -1,4 +1,4 @@
-"""Which functions can be bound, and how a run ends whose row is gone."""
+"""Functions that can be bound, and the end of a run whose row has been deleted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_generator_which_would_never_run_cannot_be_bound(site: Site, function:
 
 def test_a_function_without_a_parameter_cannot_be_bound(site: Site) -> None:
     def function() -> None:
-        """Forget the data."""
+        """Ignore the data."""
 
     with pytest.raises(ValueError, match="must take one argument, the data of its task"):
         site.scheduler().bind("task", function)
@@ -93,7 +93,7 @@ def test_runs_are_in_the_statistics_of_their_own_scheduler(site: Site) -> None:
 
 
 def runs(site: Site, prefix: str) -> dict[str, int]:
-    """Return the runs of tasks of the last hours by type."""
+    """Return the number of tasks' runs in the previous and the present hour, by type."""
     settings = scheduler_settings(site.url, prefix, "UTC", None, 300)
     with contextlib.closing(open_scheduler_stores(settings)) as stores:
         found = stores.queue.stats

@@ -1,4 +1,4 @@
-"""A scheduler adds only threads to its host process, and ends with it; a store may go and come back."""
+"""A scheduler adds only threads to its host process, and ends with the process. Its store may go away and come back."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_start_refuses_a_wrong_password_without_showing_it(lab: Lab, site: Site,
 
 
 def wait_for_more(site: Site, occurrences: list[int], count: int = 1) -> None:
-    """Wait until more than `count` occurrences have fired from now on."""
+    """Wait until more than `count` further occurrences have fired."""
     before = len(occurrences)
     site.wait_for(lambda: len(occurrences) > before + count)
 
 
 def test_a_scheduler_goes_on_after_redis_stops_or_loses_scripts_or_clients(lab: Lab, site: Site) -> None:
-    """Occurrences that come while the store is away are not skipped."""
+    """Occurrences that become due while the store is away are not skipped."""
     with lab.private(Redis) as server:
         url = server.url(server.create_database())
         server.stop()

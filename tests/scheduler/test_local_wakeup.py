@@ -1,4 +1,4 @@
-"""The wake-ups within one process."""
+"""Wakeups between the threads of one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psched.store import StoreSettings, Wakeup
 
 @pytest.fixture
 def local() -> LocalWakeup:
-    """The local wake-up for a store that has no wake-up."""
+    """The local wakeup for a store that has no wakeup of its own."""
     store = open_stores("rdb", StoreSettings("sqlite://", "test", queue="queue")).queue
     assert store is not None
     return LocalWakeup(store)
@@ -22,7 +22,7 @@ def local() -> LocalWakeup:
 
 @pytest.fixture
 def wakeups(local: LocalWakeup) -> Iterator[list[Wakeup]]:
-    """The wake-ups of two threads."""
+    """The wakeups of two threads."""
     found = [wakeup for wakeup in (local.open_wakeup(), local.open_wakeup()) if wakeup is not None]
     yield found
     for wakeup in found:

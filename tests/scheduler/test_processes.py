@@ -1,4 +1,7 @@
-"""Several processes with the same registrations, some of them killed, checked by the records of their handlers."""
+"""Several processes with the same registrations, some of which are killed.
+
+The records of their handlers are checked.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ _KILLS = 4
 
 
 def begun(site: Site, name: str) -> Counter[int]:
-    """Return how often a handler began each occurrence of a registration."""
+    """Return how often handlers began each occurrence of a registration."""
     return Counter(line["occurrence"] for line in site.lines("begin") if line["key"].startswith(f"{name}@"))
 
 
 def unsettled(site: Site, name: str) -> set[int]:
-    """Return the occurrences that a process began, and by its log did not settle."""
+    """Return the occurrences that a process has begun and, according to its log, has not settled."""
     settled = {
         (key, int(log.stem))
         for log in site.folder.glob("*.err")
@@ -38,9 +41,9 @@ def gaps(occurrences: Counter[int]) -> set[int]:
 
 @pytest.mark.in_suite_on("redis")
 def test_each_occurrence_fires_once_while_processes_are_killed(sqlite_and_redis: Site) -> None:
-    """With retry no occurrence is missed, and one that a killed process had begun is begun again.
+    """With retry no occurrence is missed, and an occurrence that a killed process had begun is begun again.
 
-    Without retry an occurrence begins at most once, and is lost if its process dies between the acquire and the begin.
+    Without retry an occurrence begins at most once. It is lost if its process dies between the acquire and the begin.
     """
     site = sqlite_and_redis
     registrations = (
@@ -102,7 +105,10 @@ def test_a_task_without_retry_is_not_begun_again_when_its_process_is_killed(site
 
 
 def test_hosts_whose_clocks_are_wrong_fire_when_the_store_says_so(redis_site: Site, lab: Lab) -> None:
-    """One clock is ten minutes ahead, one behind: no occurrence is early, skipped or doubled, and a delay is right."""
+    """One clock is ten minutes ahead, another ten minutes behind.
+
+    No occurrence is early, skipped or doubled; delays are right.
+    """
     site = redis_site
     registration = {"name": "work", "cron": EVERY_SECOND}
     ahead, behind = lab.wall_clock(), lab.wall_clock()

@@ -1,4 +1,4 @@
-"""Pushing, also while other threads start and stop the scheduler."""
+"""Pushing tasks, also while other threads start and stop the scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registrations of the code and those in the store."""
+"""Registrations in the program and in the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ YEARLY = "0 0 1 1 *"
 
 
 def started_once(scheduler: Scheduler, **registration: Any) -> None:
-    """Start a scheduler with a registration, and stop it."""
+    """Start a scheduler with this registration, and stop it again."""
     scheduler.bind("task", lambda data: None)
     scheduler.register("task", **registration)
     scheduler.start()
@@ -98,7 +98,7 @@ def test_registering_at_once_in_several_instances_is_no_error(site: Site, monkey
 
 
 def adding_second(add: Any) -> Any:
-    """Return an `add` that finds the schedule added by another instance."""
+    """Return a version of `add` which reports that another instance has just added the schedule."""
 
     def adding(self: object, *arguments: Any, **more: Any) -> None:
         add(*arguments, **more)

@@ -1,4 +1,4 @@
-"""Pings, hooks and events of an embedded scheduler: the same as a daemon's, and of its own runs only."""
+"""Pings, hooks and events of an embedded scheduler are the same as a daemon's, but only of its own runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registrations that change while instances run: on every store, by two instances."""
+"""Two instances change registrations while they run, on every store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 30
 
 
 def pair(site: Site) -> tuple[Scheduler, Scheduler, queue.Queue[Any]]:
-    """Return two started instances that have bound `task`, and what their handlers were called with."""
+    """Return two started instances that have bound `task`, and a queue with the arguments of its handlers' calls."""
     calls: queue.Queue[Any] = queue.Queue()
     schedulers = (site.scheduler(poll_interval=0.2), site.scheduler(poll_interval=0.2))
     for scheduler in schedulers:

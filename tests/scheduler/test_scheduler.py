@@ -1,4 +1,4 @@
-"""Binding, registering, pushing, starting and stopping."""
+"""An embedded scheduler: bind, register, push, start and stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY_SECOND = "* * * * * *"
 
 @pytest.fixture
 def calls() -> queue.Queue[Any]:
-    """The arguments of the handlers."""
+    """The queue into which handlers put their arguments."""
     return queue.Queue()
 
 

@@ -1,4 +1,4 @@
-"""A stop keeps to its timeout when the store is away; registrations are stored again in an emptied store."""
+"""A stop keeps to its timeout while the store is away. Registrations are stored again in a store that was emptied."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_registrations_are_stored_again_in_a_store_that_was_emptied(sqlite_and_r
 
 
 def empty(url: str) -> None:
-    """Delete all tables or keys."""
+    """Delete all tables of a SQL database, or all keys of a Redis database."""
     if url.startswith("redis"):
         with Client.from_url(url) as client:
             client.flushdb()

@@ -1,4 +1,4 @@
-"""Functions that an App has decorated, in an embedded scheduler: arguments, options, registrations, submits."""
+"""Functions decorated by an App, in an embedded scheduler: arguments, options, registrations, submits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine with psched installed as docs/operations.md says, a SQLite file and an application that leaves traces."""
+"""Fixtures: a machine with psched installed as in docs/operations.md, a SQLite file, and an application with traces."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ RestartSec=100ms
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Iterator[Machine]:
-    """A machine on which docs/operations.md was followed up to the editing of the configuration."""
+    """A machine on which the steps of docs/operations.md were done, up to the editing of the configuration."""
     require_machine()
     files, binds = python_files(_ROOT / "psched")
     for folder in ("etc", "systemd"):
@@ -75,14 +75,14 @@ def installed(tmp_path: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 def machine(installed: Machine) -> Machine:
-    """A machine whose configuration is for a SQLite file."""
+    """A machine whose configuration names a SQLite file."""
     (installed.root / "etc/psched/psched.yml").write_text(_CONFIG)
     return installed
 
 
 @pytest.fixture
 def service(machine: Machine, tmp_path: Path) -> Service:
-    """The service, not started, with a table and a schedule that is due every second."""
+    """A service that is not started, with tables and a schedule that is due every second."""
     service = Service(machine)
     path = tmp_path / "psched.db"
     section = from_mapping({"type": "rdb", "url": f"sqlite:///{path}"}).sections[0]
@@ -96,7 +96,7 @@ def service(machine: Machine, tmp_path: Path) -> Service:
 
 @pytest.fixture
 def running(service: Service) -> Service:
-    """The service, started, after its first task."""
+    """A started service that has run its first task."""
     service.systemctl("start")
     service.wait_for_trace("short")
     return service

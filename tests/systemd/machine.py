@@ -1,7 +1,7 @@
-"""A throw-away machine that runs a real systemd: systemd-nspawn over a copy-on-write view of this host's root.
+"""A temporary machine that runs a real systemd: systemd-nspawn with a copy-on-write view of this host's root.
 
-Mounts live in a mount namespace and processes in a pid namespace of their own, so both are gone with the one process
-that holds them, however it ends, even when the tests are killed; only the control groups must be removed by hand.
+Its mounts are in a mount namespace, and its processes in a pid namespace. So both vanish with the one process that
+holds these namespaces, however it ends, even if the tests are killed. Only the control groups must be removed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ exec systemd-nspawn --quiet --register=no --keep-unit --private-users=identity -
 
 
 def require_machine() -> None:
-    """End the test as NOT RUN where no machine can be started."""
+    """Report the test as NOT RUN if no machine can be started here."""
     if sys.platform != "linux":
         not_run("systemd is on Linux only")
     if os.geteuid() != 0:
@@ -59,14 +59,17 @@ def require_machine() -> None:
 
 @lru_cache
 def _obstacle() -> str:
-    """Say what forbids a machine here: the rights of a container are found out only by using them. Empty: nothing."""
+    """Return what prevents a machine here; an empty string if nothing does.
+
+    A container's rights are found only by using them.
+    """
     with tempfile.TemporaryDirectory() as folder:
         argv = ["unshare", "--mount", "--pid", "--fork", "sh", "-euc", f"cd {folder}; lower=/\n{_MOUNT}"]
         return subprocess.run(argv, capture_output=True, text=True, check=False).stderr.strip()
 
 
 class Machine:
-    """One booted machine. `root` is its file system as this host sees it while it runs."""
+    """A booted machine. `root`: its file system, as this host sees it while the machine runs."""
 
     def __init__(self, init: psutil.Process, console: Path) -> None:
         self._init = init
@@ -74,7 +77,10 @@ class Machine:
         self.root = Path(f"/proc/{init.pid}/root")
 
     def run(self, *command: str, check: bool = True, timeout: float = 60) -> str:
-        """Run a command inside as root and return its output; raises AssertionError with it when it fails."""
+        """Run a command as root on the machine.
+
+        Return its output, or raise AssertionError with the output if it fails.
+        """
         argv = ["nsenter", "--target", str(self._init.pid), "--all", "--", *command]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False)
         if check and done.returncode != 0:
@@ -82,11 +88,11 @@ class Machine:
         return done.stdout
 
     def is_running(self) -> bool:
-        """Tell whether it is not switched off yet."""
+        """Return whether the machine is still switched on."""
         return self._init.is_running() and self._init.status() != psutil.STATUS_ZOMBIE
 
     def console(self) -> str:
-        """Return what was written to its console."""
+        """Return the text that was written to the machine's console."""
         return self._console.read_text(errors="replace")
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
@@ -95,7 +101,7 @@ class Machine:
         return dict(line.split("=", 1) for line in lines)
 
     def main(self, unit: str) -> psutil.Process:
-        """Return the unit's main process as this host sees it; raises AssertionError when there is none."""
+        """Return the unit's main process as this host sees it. Raises AssertionError if there is none."""
         inside = self.show(unit, "MainPID")["MainPID"]
         for process in self.processes(unit):
             if re.search(rf"^NSpid:.*\s{inside}$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE):
@@ -103,7 +109,7 @@ class Machine:
         raise AssertionError(f"{unit} has no main process: {self.run('systemctl', 'status', unit, check=False)}")
 
     def processes(self, unit: str) -> list[psutil.Process]:
-        """Return every process in the unit's control group, as this host sees them."""
+        """Return all processes in the unit's control group, as this host sees them."""
         return [process for process in self._init.children(recursive=True) if _is_of(process, unit)]
 
 
@@ -111,9 +117,10 @@ class Machine:
 def boot(
     folder: Path, files: Mapping[str, str], binds: Mapping[Path, str], lower: Path = Path("/")
 ) -> Iterator[Machine]:
-    """Boot a machine with `files` (path → text; executable under a bin folder) laid over this host's root, or `lower`.
+    """Boot a machine with these files over the root of this host (or over `lower`). Remove all at the end of the block.
 
-    `binds` shows folders of the host at other places, read-only. All is gone when the block is left.
+    `files`: text by path; files in a folder `bin` are executable. `binds`: folders of the host, and the paths at which
+    the machine sees them read-only.
     """
     name = f"psched-lab-{os.getpid()}"
     for path, text in {"/etc/systemd/system/laboratory.target": _TARGET, **files}.items():
@@ -140,9 +147,10 @@ def boot(
 
 
 def python_files(package: Path) -> tuple[dict[str, str], dict[Path, str]]:
-    """Return files and binds that make /opt/psched a virtualenv with this interpreter's libraries and `package`.
+    """Return files and binds by which /opt/psched is a virtualenv with `package` and this interpreter's libraries.
 
-    The sandbox of a service hides /home, /root and /tmp, where interpreters and checkouts like to be.
+    They are needed because the sandbox of a service hides /home, /root and /tmp, which often contain interpreters and
+    checkouts.
     """
     base, version = Path(sys.base_prefix), f"python{sys.version_info.major}.{sys.version_info.minor}"
     inside = "/usr" if base == Path("/usr") else "/opt/python"
@@ -204,7 +212,7 @@ def _remove_groups(name: str) -> None:
 
 
 def _remove(group: Path) -> None:
-    """Remove one control group; it is busy until the kernel has buried the last of its processes."""
+    """Remove a control group. Wait until the kernel has removed its last process."""
 
     def removed() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""A unit on a machine, as the tests handle it."""
+"""A unit on a machine, and methods by which tests control it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.docs.snippets import snippets
 from tests.systemd.machine import Machine
 
 CHECKOUT = "/srv/psched"
-"""Where a machine sees what of the checkout its installation needs."""
+"""The folder in which a machine sees the files of the checkout that an installation needs."""
 
 _OPERATIONS = Path(__file__).parents[2] / "docs/operations.md"
 
 
 def follow_documents(machine: Machine, step: str) -> None:
-    """Do what docs/operations.md says for a step, as root in the checkout."""
+    """Run the commands of a step of docs/operations.md, as root in the checkout."""
     texts = [block.text for block in snippets(_OPERATIONS) if (block.action, block.argument) == ("machine", step)]
     assert texts, f"docs/operations.md has no step {step}"
     for text in texts:
@@ -25,7 +25,7 @@ def follow_documents(machine: Machine, step: str) -> None:
 
 
 class Service:
-    """The unit `name` on a machine."""
+    """The unit `name` of a machine."""
 
     def __init__(self, machine: Machine, name: str = "pschedd") -> None:
         self.machine = machine
@@ -36,12 +36,12 @@ class Service:
         return self.machine.run("systemctl", verb, *options, self.name)
 
     def psched(self, *arguments: str) -> str:
-        """Run the command line as the service's user."""
+        """Run a psched command as the service's user. Return its output."""
         prefix = ("runuser", "-u", "psched", "--", "/opt/psched/bin/psched", "-e", "production")
         return self.machine.run(*prefix, "-c", "/etc/psched/psched.yml", *arguments)
 
     def shown(self, key: str) -> dict[str, Any]:
-        """Return what the command line shows of a schedule."""
+        """Return what `psched show` prints of a schedule."""
         found: dict[str, Any] = json.loads(self.psched("--json", "show", key))
         return found
 
@@ -49,7 +49,7 @@ class Service:
         return self.machine.show(self.name, *names)
 
     def wait_until_active(self, *, after_restarts: int = 0) -> None:
-        """Wait until it is up; `after_restarts` is how often systemd must have restarted it."""
+        """Wait until the service is up. `after_restarts`: how often systemd must have restarted it."""
         wanted = {"ActiveState": "active", "SubState": "running", "NRestarts": str(after_restarts)}
         wait_for(lambda: self.properties(*wanted) == wanted, self.explain)
 

@@ -1,4 +1,4 @@
-"""The log of a service: everything in the journal, with priorities, or everything in the file that `log:` names."""
+"""A service writes its log to the journal, with priorities, or to the file that `log:` names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG = "  log: /var/log/psched/psched.log\n"
 
 @pytest.fixture
 def failing(service: Service) -> Service:
-    """The service, not started, with a schedule whose handler prints and fails."""
+    """A service that is not started, with a schedule whose handler prints and fails."""
     _application(service).write_text(_application(service).read_text() + _FAILS)
     service.psched("add", "f1", "fails", "* * * * * *", "{}")
     return service

@@ -1,4 +1,4 @@
-"""The documented steps with a password: typed one by one, the password changed later; a credential of systemd's."""
+"""The documented steps with a password: a typed one, which is changed later, and one in a credential of systemd."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def short(task):
 """
 _REFUSED = "the database refuses this user"
 _LEASE_ENDS = 60.0
-"""Seconds. A run whose end was refused keeps its lease for 30 s or somewhat longer."""
+"""Seconds. A run whose settlement was refused keeps its lease for 30 s or a little longer."""
 
 
 @pytest.fixture
 def login(postgresql: Server) -> Iterator[Login]:
-    """A user with a database."""
+    """A database user with a database, whose password is "secret"."""
     database = postgresql.create_database()
     with made_login(postgresql, database) as login:
         login.accept("secret")
@@ -102,7 +102,7 @@ def test_the_steps_typed_again_keep_configuration_and_passwords(installed: Machi
 
 
 def _configure(service: Service, login: Login, password: str) -> None:
-    """Edit the installed example as an operator would: only its `url:`."""
+    """Edit the installed example of a configuration as an operator would: only its `url:`. Install an application."""
     config = service.machine.root / "etc/psched/psched.yml"
     url = login.url.replace("rotated", password)
     text, count = re.subn(r"^  url: mysql:.*$", lambda _: f"  url: {url}", config.read_text(), flags=re.MULTILINE)

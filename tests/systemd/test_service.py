@@ -1,4 +1,4 @@
-"""pschedd under a real systemd: what the unit files promise is what happens."""
+"""pschedd under a real systemd behaves as the unit files promise."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_a_pid_file_of_the_service_s_user_makes_logrotate_signal_nobody(service:
 
 
 def _is_locked(machine: Machine, file: Path) -> bool:
-    """Tell whether a process on the machine holds a lock of this file."""
+    """Return whether a process on the machine holds a lock on this file."""
     return file.exists() and f":{file.stat().st_ino} " in machine.run("cat", "/proc/locks")
 
 

@@ -1,4 +1,4 @@
-"""The unit files, as systemd's own tools judge them."""
+"""The unit files pass the checks of systemd's own tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def _analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _installed(name: str, folder: Path, *drop_ins: Path) -> Path:
-    """Copy a unit to where its program exists, for `verify` insists on it."""
+    """Copy a unit and replace the path of its program by an existing one, because `verify` needs that.
+
+    Return the copy.
+    """
     program = folder / "bin" / "pschedd"
     program.parent.mkdir()
     program.touch(0o755)

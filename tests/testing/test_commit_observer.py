@@ -1,4 +1,4 @@
-"""Each commit is seen, right before and right after it, whatever made it: sqlite3, psycopg, PyMySQL, mysqlclient."""
+"""The observer sees each commit, right before and right after it, by sqlite3, psycopg, PyMySQL or mysqlclient."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _FORK = multiprocessing.get_context("fork")
 
 
 def seen(work: Callable[[], object], folder: Path, unloaded: str | None = None) -> list[tuple[str, str]]:
-    """Return the commits that are seen during `work`, in a forked process: observing has no end.
+    """Return the commits that are seen during `work`. It runs in a forked process, because observing cannot be stopped.
 
-    `unloaded`: a library that is not imported before.
+    `unloaded`: a library that the process has not imported before.
     """
     file = folder / "seen.json"
 
@@ -63,7 +63,7 @@ def file(tmp_path: Path) -> str:
 
 
 class Rows(sqlite3.Cursor):
-    """A cursor class of the application, such as Django's."""
+    """A cursor class of the application, like Django's."""
 
 
 class Database(sqlite3.Connection):

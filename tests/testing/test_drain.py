@@ -25,7 +25,7 @@ from psched.testing.faults_decorator import running
 app = App()
 ran: list[str] = []
 opened: list[Queue] = []
-"""The queue to which handlers submit."""
+"""A list whose only item is the queue to which handlers submit."""
 
 
 @pytest.fixture(autouse=True)
@@ -199,7 +199,7 @@ def test_drain_until_a_time_runs_retries_and_delayed_tasks_at_their_times(
 def test_schedules_follow_the_clock_over_daylight_saving_time(
     psched_schedules: ScheduleCollection, psched_drain: Drain, psched_clock: DatabaseClock
 ) -> None:
-    """02:30 does not exist on 28 March 2027 in Berlin; that night's run is at 03:00."""
+    """02:30 does not exist on 28 March 2027 in Berlin. In that night the run is at 03:00."""
     psched_clock.travel_to("2027-03-27 01:59", "Europe/Berlin")
     psched_schedules.add("night", "note", cron="30 2 * * *", timezone="Europe/Berlin")
     times = []

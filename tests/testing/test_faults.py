@@ -1,4 +1,4 @@
-"""`@psched.testing.faults`: idempotent handlers pass; the others fail with the fault, the commit and the difference."""
+"""`@psched.testing.faults`: idempotent handlers pass. Others fail with the fault, the commit and the difference."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from psched.testing.faults_decorator import FaultOptions
 from psched.testing.open_tables import Config, OpenTables, config_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
-"""A test forks some hundred processes. A fork of a process with much memory takes several times as long."""
+"""A test forks some hundred processes. The fork of a process with much memory takes several times as long."""
 
 app = App()
 _HERE = Path(__file__).name
 
 
 class Shop:
-    """The database of the handlers, and what they send. Handlers find it here after the fork."""
+    """The handlers' database, and a record of what they send. Handlers find this object after the fork."""
 
     path: str
     url: str
@@ -203,7 +203,10 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def run_faults(shop: type[Shop], _psched_tables: OpenTables, psched_clock: DatabaseClock, tmp_path: Path) -> Run:
-    """Calls what a test with `@faults` does. The arguments: types of tasks, and those of `faults`."""
+    """A function that does what a test with `@faults` does.
+
+    Its arguments: types of tasks, and the arguments of `faults`.
+    """
 
     def run(
         *types: str,
@@ -229,7 +232,7 @@ def failure(run: Run, *types: str, **options: Any) -> str:
 
 
 def line_of(function: Callable[..., Any], number: int) -> str:
-    """Return the place of a line of a handler, counted from its `def`, as failures name it."""
+    """Return a line of a handler as failures name it. `number`: the line, counted from the handler's `def`."""
     code: Any = getattr(function, "function", function).__code__
     return f"{_HERE}:{code.co_firstlineno + 1 + number}:"
 
@@ -295,7 +298,7 @@ def test_a_seed_fails_where_no_single_fault_does_and_can_be_repeated(run_faults:
 
 @app.task("third time")
 def third_time(task: psched.Task) -> None:
-    """May run twice, but not three times."""
+    """A handler that may run twice, but not three times."""
     with closing(connect()) as connection, connection:
         connection.execute("INSERT INTO runs VALUES (?)", (task.key,))
         connection.execute("UPDATE counter SET n = (SELECT count(*) / 3 + 1 FROM runs)")
@@ -353,7 +356,7 @@ def test_a_function_that_fails_to_prepare_says_why_it_is_called_again(run_faults
 
 
 class TestServers:
-    """On a database where a frozen worker's transaction holds locks that the next worker waits for."""
+    """Tests on a database where a frozen worker's transaction holds locks, for which the next worker waits."""
 
     @pytest.fixture(params=["postgresql+psycopg", "mysql+pymysql"])
     def psched_config(self, request: pytest.FixtureRequest) -> Iterator[Config]:
@@ -441,7 +444,7 @@ def test_a_task_that_computes_for_long_is_not_taken_to_wait_for_a_lock(
 
 @app.task("compute, then check and act")
 def compute_then_act(task: psched.Task) -> None:
-    """On a second run find out too late to do nothing, if the first one does not stand still meanwhile."""
+    """Compute for 0.15 s in every run but the first, and only then check and act."""
     end = time.process_time() + 0.15
     while task.attempts > 1 and time.process_time() < end:
         pass
@@ -451,7 +454,7 @@ def compute_then_act(task: psched.Task) -> None:
 def test_a_test_that_the_plugin_does_not_run_fails() -> None:
     @psched.testing.faults(state=state)
     def test() -> None:
-        """As unittest calls it."""
+        """A test that is called without the plugin, as unittest would call it."""
 
     with pytest.raises(ConfigError, match="under faults, but it did not"):
         test()

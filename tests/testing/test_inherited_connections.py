@@ -1,4 +1,4 @@
-"""A forked process does not use the connections of its parent."""
+"""A forked process does not use its parent's connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def session(engine: sa.Engine) -> int:
 
 
 def test_engines_connect_anew_in_a_forked_process(postgresql: Server, tmp_path: Path) -> None:
-    """Both those that were connected before `start`, and those that connected since."""
+    """This holds for engines that connected before `start`, and for those that connected later."""
     file = tmp_path / "sessions"
     with postgresql.database() as url:
         engines = [sa.create_engine(url), sa.create_engine(url)]

@@ -1,4 +1,4 @@
-"""The plugin as pytest loads it: what it costs, and beside other plugins."""
+"""The pytest plugin: what loading it costs, and its use beside other plugins."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_drain(psched_queue, psched_drain, file, number):
 
 
 def test_pytest_imports_little_of_psched() -> None:
-    """A run of pytest without psched's fixtures must not wait for them."""
+    """pytest must start quickly if no test uses psched's fixtures."""
     code = "import sys, psched.testing.plugin; print(*[name for name in sys.modules if name.startswith('psched')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == {"psched", "psched.errors", "psched.testing", "psched.testing.plugin"}

@@ -1,4 +1,4 @@
-"""The pages on SQLite, in this process."""
+"""Fixtures for tests that request the pages in this process, with SQLite."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from psched.web import AccessFunction, app
 from tests.prepared_sqlite import make_tables
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
-"""What a browser says about a form of the same site."""
+"""The header by which a browser marks a form of the same site."""
 
 Visit = Callable[..., TestClient]
-"""Opens the pages: with keys of `web:`, an access function, and the visitor's address."""
+"""The type of `visit`. Its arguments: an access function, the visitor's address, the host, and keys of `web:`."""
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """The URL of a database with tables."""
+    """The URL of a SQLite database, in whose file `settings` makes the tables."""
     return f"sqlite:///{tmp_path}/psched.db"
 
 
 @pytest.fixture
 def settings(url: str, tmp_path: Path) -> Settings:
-    """Schedules and a queue, whose tables exist."""
+    """Settings with schedules and a queue, whose tables exist."""
     found = settings_of(url)
 
     def create() -> None:
@@ -57,7 +57,7 @@ def queue(settings: Settings) -> Iterator[Queue]:
 
 @pytest.fixture
 def visit(settings: Settings, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
-    """Opens pages, which wait for every answer, however busy the machine is."""
+    """A function that opens the pages. They wait up to 60 s for each answer, because the machine may be busy."""
     monkeypatch.setattr("psched.web.shared_state._PATIENCE", 60.0)
     with ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""Who may see the pages, and who may change something."""
+"""Which visitors may see the pages, and which may change something."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_without_authentication_only_this_host_by_its_own_name_is_let_in(peer: s
     ],
 )
 def test_visitors_of_a_proxy_on_this_host_are_not_local(headers: dict[str, str], visit: Visit) -> None:
-    """The proxy's own address is local, and many proxies send the name of the host that they connect to."""
+    """The proxy's own address is local, and many proxies send the name of the host to which they connect."""
     answer = visit(actions=True).get("/", headers=headers)
     assert (answer.status_code, "came through a proxy" in answer.text) == (403, True)
 

@@ -1,4 +1,7 @@
-"""One page in Chromium: nothing of it acts, and it shows changes by itself. scripts/browser-matrix walks all pages."""
+"""One page in Chromium: no data of it acts as code, and it shows changes by itself.
+
+scripts/browser-matrix tests all pages.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.web.conftest import settings_of
 
 @pytest.fixture
 def address(settings: Settings, url: str) -> Iterator[str]:
-    """The address of the pages, which a thread serves."""
+    """The address of the pages. A thread serves them."""
     made = app(settings_of(url, actions=True))
     server = uvicorn.Server(uvicorn.Config(made, port=0, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run)

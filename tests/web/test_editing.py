@@ -1,4 +1,4 @@
-"""Editing a schedule: what a change would do is shown first, and a change that was not shown is not made."""
+"""Editing a schedule: the page first shows the effects of a change, and makes only changes that it has shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.web.test_pages import HOSTILE
 
 
 def hidden(text: str) -> dict[str, str]:
-    """The fields of the form that confirms the change."""
+    """Return the hidden fields of the form that confirms a change."""
     form = text[text.index('<form method="post"') :]
     found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form[: form.index("</form>")])
     return {name: html.unescape(value) for name, value in found}

@@ -1,4 +1,4 @@
-"""What the pages show, and that nothing of it acts on the browser."""
+"""The content of the pages, and that no data in them acts as code in the browser."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.daemon.harness import wait_for
 from tests.web.conftest import OWN, Visit, settings_of
 
 HOSTILE = "<script>alert(1)</script>\"'\u202e\x07\x1b[31m\u0085\n/../é"
-"""A key as anybody may choose it who may add schedules or tasks."""
+"""A hostile key. Everyone who may add schedules or tasks can choose such a key."""
 
 
 def test_every_answer_has_the_policy(visit: Visit) -> None:

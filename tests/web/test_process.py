@@ -1,4 +1,4 @@
-"""`psched web` as a process of its own: its address, its stream of changes, and its stop."""
+"""`psched web` as a process: its address, its stream of changes, and its stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def served(settings: Settings, url: str, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and the address that it prints."""
+    """The process of `psched web`, and the address that it prints."""
     (tmp_path / "psched.yml").write_text(f"test: {{type: rdb, url: '{url}', schedules: {{}}, queue: {{}}}}")
     install_forked_programs(tmp_path / "bin")
     command = [tmp_path / "bin/psched", "-c", tmp_path / "psched.yml", "-e", "test", "web", "--listen", "127.0.0.1:0"]
@@ -52,7 +52,7 @@ def test_changes_are_streamed_until_the_process_is_stopped(
 
 
 def mark_in(stream: http.client.HTTPResponse) -> str:
-    """Return the next change mark that is no empty one."""
+    """Return the next line of the stream that contains a change mark."""
     while True:
         line = stream.readline().decode()
         assert line, "the stream has ended"

@@ -31,7 +31,7 @@ def run(schedules: ScheduleCollection, count: int) -> None:
 
 
 def proof_of(**query: str) -> str:
-    """The address for a range around now."""
+    """Return the path of the page Proof with a range around now. `query`: further parameters."""
     now = time.time()
     times = {"from": at(now - HOUR), "to": at(now + 60)}
     return f"/proof?{urlencode(times | query)}"

@@ -1,4 +1,4 @@
-"""The page What if shows what the simulation of an outage finds, and writes nothing."""
+"""The page What if shows the simulation of an outage, and writes nothing to the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUTAGE = {"workers": "2", "handler_time": "30", "followed": "6 hours"}
 
 
 def text_of(client: TestClient, query: Mapping[str, str]) -> str:
-    """Return the text of the answer, once it is computed."""
+    """Return the text of the page when its answer has been computed."""
     found = wait_for(
         lambda: (text := client.get("/what-if", params=query).text) and "being computed" not in text and text
     )

@@ -42,7 +42,7 @@ def test_each_schedule_has_a_row_with_its_runs(visit: Visit, schedules: Schedule
 
 
 def test_labels_of_the_time_axis_do_not_overlap_on_a_phone(visit: Visit, schedules: ScheduleCollection) -> None:
-    """The style sheet hides the labels of the class `even` there. In one of the zones eight hours have a label."""
+    """On a phone the style sheet hides labels with the class `even`. In one of the zones, eight hours have a label."""
     schedules.add("k", "a", cron="0 0 1 1 *", next_run_time=time.time() - 1)
     run(schedules, 1)
     for zone in ("Etc/GMT", "Etc/GMT+1", "Etc/GMT+2"):

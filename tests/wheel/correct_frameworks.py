@@ -1,4 +1,7 @@
-"""Users' web applications: type checkers accept each line. Checked in a virtualenv with the wheel; never run."""
+"""Web applications of users, of which type checkers must accept each line.
+
+Not run: checked in a virtualenv with the wheel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A user's program: type checkers accept each line of it. Checked in a virtualenv with the wheel; never run."""
+"""A program of a user, of which type checkers must accept each line.
+
+Not run: checked in a virtualenv with the wheel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scripts/test-wheel`: the wheel in a clean virtualenv for each extra, which is then used for what it is for."""
+"""`scripts/test-wheel`: installs the wheel in a clean virtualenv for each extra, and then uses this extra."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Installed:
         return [str(self._bin / words[0]), *words[1:]]
 
     def environ(self, **variables: str) -> dict[str, str]:
-        """Return an environment in which nothing of this checkout is found."""
+        """Return environment variables by which no program finds this checkout."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PSCHED_", "DJANGO_"))
         }
@@ -89,7 +89,7 @@ class Installed:
 
     @contextmanager
     def running(self, *words: str, **variables: str) -> Iterator[None]:
-        """Run a program that must end well when it is told to by TERM."""
+        """Run a program. At the end of the block it must end by SIGTERM, with exit code 0 or by the signal itself."""
         log = self.folder / "output"
         with (
             log.open("w") as output,
@@ -108,7 +108,7 @@ class Installed:
                 process.kill()
 
     def write(self, url: str = "sqlite:///psched.db", head: str = "", body: str = "", **keys: object) -> None:
-        """Write a configuration and an application with one task."""
+        """Write a configuration, and an application with one task. `keys`: further keys of the configuration."""
         config = {"type": "redis" if url.startswith("redis") else "rdb", "url": url, "app": "jobs:app", "include": "."}
         every = {**config, "schedules": {}, "queue": {}, "pid_file": "psched.pid", "poll_interval": 0.1, **keys}
         (self.folder / "psched.yml").write_text(json.dumps({"development": every}))
@@ -118,7 +118,7 @@ class Installed:
         return self.run("psched", "-c", "psched.yml", *words)
 
     def work(self, **variables: str) -> None:
-        """Make the tables, and let a worker run one task."""
+        """Make the tables, submit a task, and let a worker run it."""
         self.psched("init")
         self.psched("queue", "submit", "first", "jobs.note", '{"text": "done"}')
         with self.running("psched", "-c", "psched.yml", "run", **variables):
@@ -158,7 +158,7 @@ def use_server(
 
 
 def use_django(installed: Installed, lab: Lab) -> None:
-    """The sample project: its tables, and a task that Django's own runner tests run."""
+    """The sample project makes its tables, and Django's test runner runs its tests, which run a task."""
     project = installed.folder / "project"
     shutil.copytree(ROOT / "examples/django", project, ignore=shutil.ignore_patterns("*.sqlite3*", "psched.*"))
     for command in (["check"], ["migrate"], ["psched", "doctor"], ["test"]):
@@ -166,7 +166,7 @@ def use_django(installed: Installed, lab: Lab) -> None:
 
 
 def use_flask(installed: Installed, lab: Lab) -> None:
-    """The sample application submits a task, and Flask's command runs it."""
+    """The sample application submits a task, and the worker `flask psched run` runs it."""
     shutil.copy(ROOT / "examples/flask_app.py", installed.folder)
     variables = {"FLASK_APP": "flask_app", "DATABASE_URL": f"sqlite:///{installed.folder}/jobs.db"}
     installed.run("flask", "psched", "init", **variables)
@@ -177,7 +177,7 @@ def use_flask(installed: Installed, lab: Lab) -> None:
 
 
 def use_sentry(installed: Installed, lab: Lab) -> None:
-    """An error of a task reaches the server."""
+    """A message that a task sends reaches the Sentry server."""
     with Receiver() as receiver:
         dsn = receiver.url.replace("http://", "http://public@") + "/1"
         head = "import sentry_sdk\nfrom psched.contrib.sentry import PschedIntegration\n"
@@ -188,7 +188,7 @@ def use_sentry(installed: Installed, lab: Lab) -> None:
 
 
 def use_otel(installed: Installed, lab: Lab) -> None:
-    """Spans reach the collector."""
+    """Spans are sent to the collector."""
     with Receiver() as receiver:
         installed.write(telemetry="otel")
         installed.work(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)

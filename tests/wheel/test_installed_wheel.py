@@ -1,4 +1,4 @@
-"""The built wheel, installed into a virtualenv: its metadata, its commands, and the types that its users see."""
+"""The built wheel, installed into a virtualenv: its metadata, its commands, and the types that users see."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests.programs import ROOT
 
 pytestmark = pytest.mark.timeout(180)
-"""Building takes two seconds and each type checker ten, alone on a machine."""
+"""The build takes two seconds and each type checker ten, if nothing else runs on the machine."""
 
 _HERE = Path(__file__).parent
 _CORRECT = sorted(_HERE.glob("correct_*.py"))
@@ -26,7 +26,7 @@ _WRONG = _HERE / "wrong_program.py"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a virtualenv with the wheel. The libraries that psched needs are those of this one."""
+    """A virtualenv with the wheel. psched's dependencies come from the virtualenv of the tests."""
     folder = tmp_path_factory.mktemp("wheel")
     _run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder)
     made = folder / "venv"
@@ -61,7 +61,7 @@ def test_the_commands_of_the_wheel_run(installed: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def project(installed: Path) -> Path:
-    """Return the folder of a user's project, far from psched's own sources."""
+    """The folder of a user's project, which contains no sources of psched."""
     folder = installed.parent / "project"
     folder.mkdir()
     for program in (*_CORRECT, _WRONG):
@@ -86,7 +86,7 @@ def _wrong_lines() -> set[int]:
 
 
 def _mypy(installed: Path, project: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield file, line and message of each error of `mypy --strict`."""
+    """Yield the file, line and message of each error of `mypy --strict`."""
     options = ("--strict", "--python-executable", installed / "bin/python", "--output=json")
     for line in _run(sys.executable, "-m", "mypy", *options, ".", cwd=project, succeeds=False).splitlines():
         error = json.loads(line)
@@ -94,7 +94,7 @@ def _mypy(installed: Path, project: Path) -> Iterator[tuple[str, int, str]]:
 
 
 def _pyright(installed: Path, project: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield file, line and message of each error of pyright's strict mode."""
+    """Yield the file, line and message of each error of pyright in strict mode."""
     options = {"typeCheckingMode": "strict", "venvPath": str(installed.parent), "venv": installed.name}
     (project / "pyrightconfig.json").write_text(json.dumps(options))
     output = _run(sys.executable, "-m", "pyright", "--project", project, "--outputjson", cwd=project, succeeds=False)

@@ -1,4 +1,4 @@
-"""Mistakes that type checkers must find: one in each line that ends with `wrong`. Never run."""
+"""Mistakes that type checkers must find, one in each line that ends with `wrong`. Not run."""
 
 from __future__ import annotations
 

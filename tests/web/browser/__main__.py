@@ -1,7 +1,7 @@
-"""`scripts/browser-matrix`: Chromium walks every page and every action on every store, with two daemons running.
+"""`scripts/browser-matrix`: Chromium opens every page and does every action on every store, with two daemons.
 
 A page must not write to the console, violate its policy, ask another host, be wider than the screen, or have a serious
-finding of axe-core: light and dark, on a phone and on a desktop.
+finding of axe-core. This is checked with light and dark colours, and on the screens of a phone and a desktop.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ _ADDRESSES = (
     "/task?key=later-000",
     f"/task?key={_HOSTILE}",
 )
-"""Pages about something, besides those that need no query."""
+"""Pages about one object, which need a query."""
 _NEED_QUERY = ("/schedule", "/schedule/edit", "/task", "/tasks/bulk")
 _NEED_ACTIONS = ("/schedule/edit", "/tasks/bulk")
 
 
 class Look(NamedTuple):
-    """How a visitor sees the pages."""
+    """How a visitor sees the pages: the colour scheme, and the width of the screen in pixels."""
 
     scheme: Literal["light", "dark"]
     width: int
@@ -84,7 +84,7 @@ _LOOKS = (Look("light", 1440), Look("dark", 1440), Look("light", 360), Look("dar
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Walk on the chosen stores; returns 1 when anything was wrong."""
+    """Test the pages on the chosen stores. Return 1 if anything was wrong."""
     parser = argparse.ArgumentParser("scripts/browser-matrix", description=__doc__)
     parser.add_argument("--store", action="append", choices=list(_SERVERS), help="default: all")
     parser.add_argument("--screenshots", type=Path, metavar="FOLDER", help="keep a picture of each page there")
@@ -111,7 +111,7 @@ def _site(lab: Lab, store: str, folder: Path) -> Iterator[Site]:
 
 
 def _matrix(browser: Browser, here: Site, screenshots: Path | None) -> list[str]:
-    """Walk on one store, and return what was wrong."""
+    """Test the pages on one store. Return what was wrong."""
     problems: list[str] = []
 
     @contextmanager
@@ -212,7 +212,7 @@ def _edit_schedule(tab: Visitor) -> None:
 
 
 def _edit_at_once(tab: Visitor, here: Site) -> None:
-    """What was changed after the preview is not overwritten, and the form keeps what was typed."""
+    """Values that another visitor changed after the preview are not overwritten. The form keeps what was typed."""
     key = f"report-{'06' if '360' in tab.where else '07'}"
     tab.open(f"/schedule/edit?key={key}")
     tab.page.get_by_label("Owner").fill("first")
@@ -331,7 +331,7 @@ def _press_keys(tab: Visitor) -> None:
 
 
 def _see_changes(tab: Visitor, here: Site) -> None:
-    """A page that is open shows by itself what was changed elsewhere."""
+    """An open page shows changes that were made elsewhere, without a reload."""
     key = f"new-{tab.where.split()[2]}"
     tab.open("/tasks?prefix=new-")
     with psched.open_queue(here.config) as queue:
@@ -341,7 +341,7 @@ def _see_changes(tab: Visitor, here: Site) -> None:
 
 
 def _look_only(tab: Visitor, here: Site) -> None:
-    """Nothing can be changed: no page has a form that would, and every request that would is refused."""
+    """Nothing can be changed: no page has a form for that, and every request for a change is refused."""
     for path in _pages():
         if path.startswith(_NEED_ACTIONS):
             continue
@@ -373,7 +373,7 @@ fetch("{target}/schedule/action", {{method: "POST", body, mode: "no-cors"}})
 
 
 def _attack(tab: Visitor, here: Site) -> None:
-    """A page of another origin, and one of another site, try to pause a schedule, and to frame the pages."""
+    """Pages of another origin, and of another site, try to pause a schedule and to show the pages in a frame."""
     for host in ("127.0.0.1", "localhost"):
         _attack_from(host, tab, here)
 
@@ -421,7 +421,7 @@ def _evil(target: str) -> Iterator[int]:
 
 
 def _lose_database(tab: Visitor, server: Server) -> None:
-    """An open page says that the database is away, and comes back by itself."""
+    """An open page reports that the database is away, and recovers without a reload."""
     tab.open("/queue")
     tab.expect("503 (Service Unavailable)", "Response Status Error Code 503")
     server.stop()

@@ -1,4 +1,4 @@
-"""A store with schedules and tasks of every state, two daemons that run them, and `psched web`, as processes."""
+"""A store with schedules and tasks in every state, two daemons, and `psched web`, all as processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from psched.model import NewTask
 from tests.programs import install_programs
 
 HOSTILE = "<script>alert(1)</script>\"'\u202etxt.exe\x07\x1b[31m\n<img src=x onerror=alert(2)>/../é"
-"""A key as anybody may choose it who may add schedules or tasks."""
+"""A hostile key. Everyone who may add schedules or tasks can choose such a key."""
 _DAEMONS = 2
 _PATIENCE = 60.0
 
@@ -54,7 +54,10 @@ def result(task):
 
 @dataclass(frozen=True)
 class Site:
-    """The addresses of the pages, with actions and read-only. `config`: the configuration file of the first."""
+    """The addresses of the pages with actions, and of the read-only pages.
+
+    `config`: the configuration of the former.
+    """
 
     store: str
     url: str
@@ -65,7 +68,7 @@ class Site:
 
 @contextmanager
 def site(store: str, url: str, server: Server | None, folder: Path, daemons: int = _DAEMONS) -> Iterator[Site]:
-    """Yield the pages of a store that has rows of every state."""
+    """Start the daemons and the pages for a store with rows in every state. Yield their addresses."""
     folder.mkdir(parents=True)
     (folder / "shop.py").write_text(_APPLICATION)
     config, read_only = folder / "psched.yml", folder / "read-only.yml"
@@ -103,7 +106,7 @@ def site(store: str, url: str, server: Server | None, folder: Path, daemons: int
 
 
 def fill(config: Path) -> None:
-    """Store schedules and tasks of every state."""
+    """Store schedules and tasks in every state."""
     with psched.open(config) as schedules, psched.open_queue(config) as queue:
         schedules.add("every-2-s", "quick", cron="*/2 * * * * *", owner="shop", tags=("often",), description="A pulse")
         schedules.add("failing", "fails", cron="*/10 * * * * *", max_attempts=2)
@@ -143,7 +146,7 @@ def _wait_for_runs(config: Path) -> None:
 
 
 def wait_for(condition: Callable[[], bool], within: float = _PATIENCE) -> None:
-    """Return once the condition is true. Raises TimeoutError."""
+    """Wait until the condition is true. Raises TimeoutError after `within` seconds."""
     until = time.monotonic() + within
     while not condition():
         if time.monotonic() > until:

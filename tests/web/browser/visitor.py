@@ -1,4 +1,4 @@
-"""A Chromium that notes everything that a page must not do: console messages, violations, foreign requests."""
+"""A Chromium that records everything that a page must not do: console messages, violations, requests to other hosts."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _AXE = """
   try { return await axe.run(document, {resultTypes: ["violations"]}); } finally { window.holdsUpdates = false; }
 })()
 """
-"""The page does not replace its parts while axe-core reads them."""
+"""While axe-core reads the page, the page does not replace its parts."""
 _COMPUTING = "The answer is being computed"
-"""What a page says that asks again by itself until it has its answer."""
+"""The text of a page that has no answer yet. It asks again until it has one."""
 _FIND_WIDE = """
 (() => {
   const page = document.documentElement;
@@ -57,7 +57,7 @@ _FIND_WIDE = """
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Yield a browser without windows: the one that PSCHED_CHROMIUM names, or the first installed one."""
+    """Yield a browser without windows: the one that PSCHED_CHROMIUM names, or else the first one that is installed."""
     program = os.environ.get("PSCHED_CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
         raise FileNotFoundError("no Chromium is installed; apt-get install chromium, or set PSCHED_CHROMIUM")
@@ -70,10 +70,10 @@ def chromium() -> Iterator[Browser]:
 
 
 class Visitor:
-    """One tab. `problems` has what was wrong on the pages that it has opened."""
+    """A browser tab. `problems`: what was wrong on the pages that it has opened."""
 
     def __init__(self, context: BrowserContext, url: str, where: str) -> None:
-        """`url`: of the site, without a slash at its end. `where`: names the tab in the problems."""
+        """`url`: the site's URL, without a slash at its end. `where`: the tab's name in the problems."""
         self.problems: list[str] = []
         self.page: Page = context.new_page()
         self._url = url
@@ -87,28 +87,28 @@ class Visitor:
         self.page.on("dialog", self._dialog)
 
     def note(self, problem: str) -> None:
-        """Add a problem of the present page."""
+        """Record a problem of the present page."""
         self.problems.append(f"{self.where} {self.page.url.removeprefix(self._url)}: {problem}")
 
     def expect(self, *texts: str) -> None:
-        """Do not note console messages with one of these texts from now on."""
+        """From now on, ignore console messages that contain one of these texts."""
         self._expected = texts
 
     def open(self, path: str, status: int = 200) -> None:
-        """Open a page, and check it."""
+        """Open a page, and check it when its answer has been computed. `status`: the expected HTTP status."""
         answer = self.page.goto(self._url + path)
         if answer is None or answer.status != status:
             self.note(f"status {None if answer is None else answer.status}, expected {status}")
         self.check_when_computed()
 
     def check_when_computed(self) -> None:
-        """Check the page as soon as it has its answer."""
+        """Wait until the page has its answer, and check it."""
         self.page.get_by_text(_COMPUTING).wait_for(state="detached")
         self.page.wait_for_load_state()
         self.check()
 
     def check(self) -> None:
-        """Note what is wrong on the page as it is now."""
+        """Record what is wrong on the page in its present state."""
         found: Sequence[str] = self.page.evaluate("window.violations || []")
         for violation in found:
             self.note(f"violates the policy: {violation}")
@@ -118,7 +118,7 @@ class Visitor:
             self.note(f"wider than the screen: {wide}")
 
     def check_accessibility(self) -> int:
-        """Note the serious findings of axe-core; returns the number of others."""
+        """Record the serious findings of axe-core. Return the number of its other findings."""
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(axe())
         found = self.page.evaluate(_AXE)
@@ -131,13 +131,13 @@ class Visitor:
         return others
 
     def press(self, name: str) -> None:
-        """Press the first button or link with this name, and check the page that follows."""
+        """Press the first button or link with this name, and check the next page."""
         with self.page.expect_navigation():
             self.page.locator(f"main :is(button, a.button):text-is({name!r})").first.click()
         self.check_when_computed()
 
     def is_done(self, text: str) -> None:
-        """Note it unless the page says that an action was done."""
+        """Record a problem if the page does not report that an action was done. `text`: a part of that report."""
         found = self.page.locator(".done").all_inner_texts()
         if not any(text in each for each in found):
             said = self.page.locator("main").inner_text()[:200]
@@ -158,7 +158,7 @@ class Visitor:
 
 
 def axe() -> str:
-    """Return the script of axe-core."""
+    """Return the source of axe-core."""
     return Path(str(files("axe_playwright_python") / "axe.min.js")).read_text()
 
 
