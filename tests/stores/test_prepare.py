@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from faultlab.servers import Server
+from psched.backends.sql import open_database
 from psched.backends.sql.compiled_statements import CompiledText
 from psched.store import ScheduleStore
 from psched.store.ledger import LedgerFilter, Step
@@ -43,6 +47,11 @@ def test_a_prepared_store_advances_alike_the_first_time_and_the_twelfth(bench: B
     if store.ledger is not None:
         entered = [(row.key, row.scheduled_time) for row in store.ledger.rows(LedgerFilter())]
         assert sorted(entered) == [(key, LONG_AGO + number) for key in KEYS for number in range(ROUNDS)]
+
+
+def test_the_server_may_prepare_each_statement_at_its_first_execution(postgresql: Server) -> None:
+    with postgresql.database() as url, closing(open_database(f"{url}?prepare_threshold=0", {})) as database:
+        assert [database.scalar(sa.text("SELECT 1")) for _ in range(2)] == [1, 1]
 
 
 def test_who_looks_for_no_types_has_nothing_to_prepare(store: ScheduleStore) -> None:

@@ -235,7 +235,9 @@ class PostgreSQLDialect(Dialect):
         if self.read_only:
             settings["default_transaction_read_only"] = "on"
         with connection.cursor() as cursor:
-            cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
+            # a prepared statement cannot have several SETs
+            unprepared = {"prepare": False} if self._is_psycopg else {}
+            cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()), **unprepared)
 
     def _use_transactions(self, connection: Any, settings: Mapping[str, str]) -> None:
         if not self._is_psycopg:
