@@ -37,6 +37,10 @@ SOON, LATER = 0.2, 0.3
 """Before and after the time at which a row that nobody is free for is released."""
 MOMENT = 0.02
 """Seconds of work that a child gets at once."""
+MESSAGE = 1 << 20
+"""The longest batch of large rows, in bytes."""
+LARGE = 1 << 17
+"""Bytes of a large row: more than fit into a socket at once."""
 SWEPT = 5.1
 """After the time between two sweeps."""
 LEASE = 30.0
@@ -401,6 +405,24 @@ def test_quick_types_come_in_batches_of_a_moment_at_the_most(bench: Bench) -> No
     assert max(sizes) <= MOMENT / QUICK * 1.01
 
 
+def test_large_rows_come_in_smaller_batches(bench: Bench) -> None:
+    """If the first run of a batch takes long, the other rows must soon be at another child."""
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    keys = bench.queue.add(600, data="x" * LARGE)
+    done: list[str] = []
+    while len(done) < len(keys):
+        came = child.receive()
+        child.run(came)
+        done += came
+        bench.turn(QUICK)
+    assert done == keys
+    assert 1 < len(child.batches[0]) <= MESSAGE / LARGE
+    assert 1 < len(child.batches[-2]) <= MESSAGE / LARGE
+    assert bench.queue.limits[-1] < max(bench.queue.limits) / 4, "no more than the child soon gets"
+
+
 def test_a_slow_type_among_quick_ones_ends_the_batch(bench: Bench) -> None:
     child = bench.child("w1")
     bench.start()
@@ -444,6 +466,27 @@ def test_a_child_gets_a_row_ahead_when_its_run_ends_soon(bench: Bench) -> None:
     bench.turn(0.001)
     bench.turn(STEADY - 0.005)
     assert child.receive() == keys[2:]
+
+
+def test_a_busy_child_gets_no_row_ahead_while_rows_are_large(bench: Bench) -> None:
+    """It reads such a row in pieces. If the run takes longer than expected, the row is late."""
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child, "steady", STEADY)
+    for _ in range(60):
+        keys = bench.queue.add(1, "steady", data="x" * LARGE)
+        while not (came := child.receive()):
+            bench.turn(POLL_INTERVAL * 1.2)
+        assert came == keys
+        child.run(keys, STEADY)
+        bench.turn(0.0)
+    keys = bench.queue.add(2, "steady", data="x" * LARGE)
+    while not (came := child.receive()):
+        bench.turn(POLL_INTERVAL * 1.2)
+    assert came == keys[:1]
+    for _ in range(6):
+        bench.turn(STEADY / 6)
+        assert child.receive() == []
 
 
 def test_a_child_whose_run_takes_longer_than_expected_gets_no_row_ahead(bench: Bench) -> None:
