@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from weakref import ref
+from weakref import WeakValueDictionary
 
 from psched import fork_safety
 from psched.base_settlement import Settlement
@@ -30,8 +29,6 @@ _MAINTENANCE_SECONDS = 0.05
 """The maximum number of seconds by which deleting old rows may delay a poll. Only the last statement may take
 longer."""
 _MAX_ACQUIRE = 100_000
-_MIN_PRUNED = 1000
-"""How many references to acquired tasks are kept before references to settled tasks are removed."""
 _GROWTH = 4
 _LARGEST = 500
 """If no acquired row can be run, the next acquire takes `_GROWTH` times as many rows, at most `_LARGEST`, because
@@ -69,9 +66,7 @@ class Source:
 
     def reset_after_fork(self) -> None:
         """In a forked process: forget all tasks, because they belong to the parent."""
-        self._acquired: list[ref[Task]] = []
-        self._prune_at = _MIN_PRUNED
-        self._pruning = threading.Lock()
+        self._acquired: WeakValueDictionary[int, Task] = WeakValueDictionary()
 
     @property
     def held(self) -> list[Task]:
@@ -79,7 +74,7 @@ class Source:
 
         Tasks that the caller no longer references are left out.
         """
-        return [task for kept in self._acquired[:] if (task := kept()) is not None and task.in_flight]
+        return [task for kept in self._acquired.valuerefs() if (task := kept()) is not None and task.in_flight]
 
     def poll_multi(
         self,
@@ -180,21 +175,8 @@ class Source:
         pid = os.getpid()
         settlement, times, clock = self._settlement, self.times, self._clock
         tasks = [Task(claim, settlement, times, deadline, started, clock, pid) for claim in claims]
-        # A list of references without callbacks takes 0.4 µs less per task than a WeakValueDictionary (2026-11-22).
-        self._acquired.extend([ref(task) for task in tasks])
-        if len(self._acquired) > self._prune_at and self._pruning.acquire(blocking=False):
-            try:
-                self._prune()
-            finally:
-                self._pruning.release()
+        self._acquired.update((id(task), task) for task in tasks)
         return tasks
-
-    def _prune(self) -> None:
-        """Remove references to tasks that are gone or settled. Other threads may append at the same time."""
-        before = self._acquired[:]
-        left = [kept for kept in before if (task := kept()) is not None and task.in_flight]
-        self._acquired[: len(before)] = left
-        self._prune_at = max(2 * len(left), _MIN_PRUNED)
 
     def _passes_over(self, claim: Claim, now: float) -> bool:
         """Return whether the run is no longer wanted. If so, settle the run. If settling fails, return True, too.

@@ -179,10 +179,7 @@ def test_a_task_prefetched_is_not_to_begin_once_its_schedule_is_found_paused(sto
     assert [task.key for task in tasks if task.may_begin] == ["goes on"]
 
 
-def test_references_to_settled_and_dropped_tasks_are_removed_while_tasks_in_flight_are_kept(
-    store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("psched.acquisition.task_source._MIN_PRUNED", 2)
+def test_references_to_dropped_tasks_are_removed_while_tasks_in_flight_are_kept(store: ScheduleStore) -> None:
     polled = source(store, retry_wait=300)
     for number in range(20):
         store.add(f"key {number:02}", "t", Rule("0 * * * *", "UTC"), NOON, NOON + number, {})
