@@ -1,6 +1,7 @@
-"""A store under test on a fresh database: opens stores, and looks at and writes rows past them. In the test process.
+"""A bench for a store under test: opens stores on a fresh table, and reads and writes its rows without psched.
 
-What stores differ by is said here once (`Bench.times`, `columns`), so that the tests read the same for each of them.
+The differences between stores are described here once (`Bench.times`, `columns`), so that the tests are the same for
+all stores.
 """
 
 from __future__ import annotations
@@ -26,28 +27,30 @@ from tests.stores.rows import Columns, RedisRows, Rows, SqlRows
 Result = TypeVar("Result")
 
 LONG_AGO = 1_600_000_000
-"""An occurrence that every test may take for due (unix seconds)."""
+"""An occurrence that is always due, in unix seconds."""
 
 FAR_OFF = 2_000_000_000
-"""An occurrence that is not due before 2033, and fits into 32 bits (unix seconds)."""
+"""An occurrence that is not due before 2033, and fits into 32 bits, in unix seconds."""
 
 HOURLY = Rule("0 * * * *", "UTC")
 
 _OF_ROWS = ("INSERT INTO {table}", "UPDATE {table}", "DELETE FROM {table}", "SELECT")
-"""How statements begin that change a table's rows and nothing else."""
+"""The beginnings of statements that read or change only the rows of a table."""
 
 _OF_STATISTICS = ("ANALYZE", "ALTER TABLE {table} SET (autovacuum_enabled =")
-"""How statements begin that change what a database knows of the rows and nothing else."""
+"""The beginnings of statements that change only what a database knows of the rows."""
 
 LOST = (PreemptedError, AlreadyFinishedError)
-"""What a lease that its own holder has settled may raise: both say that nothing was changed."""
+"""Errors that a call with a lease may raise if the lease's own holder has settled it. Both mean that nothing was
+changed.
+"""
 
 
 @dataclass
 class Bench:
-    """One kind of store on one database with one fresh table.
+    """One kind of store, on one database, with one fresh table.
 
-    `lease` is a short lease (seconds) that can be waited for; `grain` is the finest step of due times.
+    `lease`: the seconds of a short lease, for whose end a test can wait. `grain`: the smallest difference of due times.
     """
 
     beside: ClassVar[Sequence[str]] = ("ledger", "changes", "output", "failures", "watermarks", "outbox", "calendars")
@@ -57,18 +60,18 @@ class Bench:
     table: str = "schedules"
     pooler: str = "auto"
     engine: sa.Engine | None = None
-    """What looks at the rows, if it stays open when the test ends."""
+    """The engine that reads the rows, if it stays open when the test ends."""
     _opened: list[ScheduleStore] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _rows: Rows | None = None
 
     @property
     def compat(self) -> bool:
-        """Whether this is the originals' table: whole seconds, no holder, no attempts, no types column."""
+        """Whether this is an original's table: whole seconds, no holder, no attempts, no types column."""
         return self.type == "rdb_compat"
 
     def takes(self, key: str) -> bool:
-        """Whether such a key may be written: Ruby workers hang on characters of four bytes."""
+        """Return whether this key may be written. Ruby workers hang on characters of four bytes."""
         return not self.compat or max(key) <= "\uffff"
 
     @property
@@ -90,7 +93,7 @@ class Bench:
 
     @property
     def rows(self) -> Rows:
-        """The table as it is past psched."""
+        """The table, read and written without psched."""
         if self._rows is None:
             is_redis = self.database == "redis"
             self._rows = RedisRows(self.url, self.table) if is_redis else self._sql_rows()
@@ -101,7 +104,7 @@ class Bench:
 
     @property
     def sql(self) -> SqlRows:
-        """The same, of a SQL database."""
+        """The table of a SQL database, read and written without psched."""
         assert isinstance(self.rows, SqlRows), "this is no SQL database"
         return self.rows
 
@@ -118,12 +121,12 @@ class Bench:
         self._opened[-1].close()
 
     def settle_on(self, rows: SqlRows) -> None:
-        """Be on this table, which is made."""
+        """Use this table, which exists already."""
         self.url, self.table, self._rows = rows.url, rows.table, rows
 
     @property
     def plain_url(self) -> sa.URL:
-        """The URL as SQLAlchemy spells it, with the driver named."""
+        """The URL for SQLAlchemy, with the driver's name."""
         self.sql.as_made = False  # who knows what will be done there
         return self.sql.plain_url
 
@@ -134,7 +137,7 @@ class Bench:
         return f"{quote}{self.columns.key}{quote}"
 
     def open(self, holder: str | None = None, url: str | None = None, read_only: bool = False) -> ScheduleStore:
-        """Open one more store, as another process would; closed when the test ends."""
+        """Open another store, like another process. It is closed at the end of the test."""
         name = f"host/1/{next(self._numbers)}" if holder is None else holder
         place = self.url if url is None else url
         settings = StoreSettings(url=place, holder=name, schedules=self.table, pooler=self.pooler, read_only=read_only)
@@ -144,19 +147,19 @@ class Bench:
         return store
 
     def close(self) -> None:
-        """Close all that was opened here."""
+        """Close everything that this bench has opened."""
         for store in self._opened:
             store.close()
         if self._rows is not None:
             self._rows.close()
 
     def connect(self) -> contextlib.AbstractContextManager[sa.Connection]:
-        """Return a connection to a SQL database that knows nothing of psched, in one transaction."""
+        """Return a connection to the SQL database without psched, in one transaction."""
         self.sql.as_made = False  # who knows what will be done there
         return self.sql.connect()
 
     def execute(self, statement: str, **values: Any) -> int:
-        """Execute SQL past the store, `{table}` standing for the table; return how many rows it concerned."""
+        """Execute SQL without psched, with `{table}` replaced by the table's name. Return the number of rows."""
         self.sql.as_made &= statement.startswith((*_OF_ROWS, *_OF_STATISTICS))
         self.sql.remembered |= statement.startswith(_OF_STATISTICS)
         with self.sql.connect() as connection:
@@ -164,47 +167,50 @@ class Bench:
             return done
 
     def raw(self, key: str) -> dict[str, Any] | None:
-        """Return the whole stored row as the database has it, or None."""
+        """Return the whole row as it is stored; None if there is none."""
         return self.rows.raw(key)
 
     def write(self, key: str, **values: Any) -> None:
-        """Write columns of one row past the store."""
+        """Write columns of one row without psched."""
         self.rows.write(key, values)
 
     def make_due(self, key: str) -> None:
-        """Move the row's due time to long ago, as if time had passed. Moves the fence of `rdb_compat`."""
+        """Move the row's due time to long ago, as if time had passed. On `rdb_compat` this changes the fence."""
         self.write(key, **{self.columns.due: LONG_AGO * self.columns.per_second})
 
     def fill(self, store: ScheduleStore, keys: list[str], due: Callable[[int], int]) -> None:
-        """Create a schedule for each key, number i due at `due(i)`: one by the store, the others copied from it."""
+        """Create a schedule for each key.
+
+        Number n is due at `due(n)`. The store adds the first; the others are copies of it.
+        """
         self.add(store, keys[0], due=due(0))
         self.rows.copy(keys, due)
 
     def add(self, store: ScheduleStore, key: str, due: float = LONG_AGO, **values: Any) -> None:
-        """Create a schedule that is due at `due`; `values` replace the other arguments of `add`."""
+        """Create a schedule with this due time. `values` replace other arguments of `ScheduleStore.add`."""
         arguments: dict[str, Any] = {"type": "type1", "rule": HOURLY, "next_time": int(due), "data": {"n": 1}} | values
         store.add(key, next_run_time=due, **arguments)
 
     def take(self, store: ScheduleStore, key: str, alive_time: float = 100) -> Claim:
-        """Acquire one row and see that it is `key`."""
+        """Acquire one row, and check that its key is `key`."""
         claims = store.acquire(1, alive_time)
         assert [claim.row.key for claim in claims] == [key]
         return claims[0]
 
 
 def new_row(key: str, data: dict[str, Any], due: int = LONG_AGO, **fields: Any) -> ScheduleRow:
-    """Return a schedule as `add_many` takes it."""
+    """Return a new schedule, as an argument for `add_many`."""
     usual = {"type": "type1", "status": "waiting", "rule": HOURLY, "next_time": due, "next_run_time": due}
     return ScheduleRow(key, data=data, **{**usual, **fields})
 
 
 def soon() -> float:
-    """A deadline for writes under a lease."""
+    """Return a deadline in 5 s, for writes with a lease."""
     return boottime() + 5
 
 
 def eventually(condition: Callable[[], Result], within: float = 10) -> Result:
-    """Return the first true answer of `condition`, asked ever more rarely; fail after `within` seconds."""
+    """Return the first true value of `condition`. It is called less and less often. Fail after `within` seconds."""
     deadline = time.monotonic() + within
     pause = 0.01
     while not (answer := condition()):
@@ -215,7 +221,7 @@ def eventually(condition: Callable[[], Result], within: float = 10) -> Result:
 
 
 def unless_away(store: ScheduleStore, call: Callable[[], Result]) -> Result | None:
-    """Return the call's answer; None when it raised what the store says will pass by itself."""
+    """Return the result of the call; None if it raises an error that the store calls transient."""
     try:
         return call()
     except Exception as error:

@@ -1,6 +1,7 @@
-"""A process of the concurrency test: claims and advances until nothing is due, then prints the keys it ran.
+"""A process of the concurrency test: claims and advances rows until none is due, then prints the keys that it ran.
 
-Arguments: type, url, table, holder. It prints `ready` and waits for a line, so that all begin together.
+Its arguments are type, url, table and holder. It prints `ready` and waits for a line, so that all processes begin
+together.
 """
 
 from __future__ import annotations

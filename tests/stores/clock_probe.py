@@ -1,7 +1,7 @@
-"""A process whose clock is wrong uses every verb that takes a time, and prints what it saw. Under the shim.
+"""A process with a wrong clock, which calls every method that takes a time, and prints what it saw.
 
-Each line of its input is a JSON array of type, url and table. The answer is a line with a JSON object of unix seconds,
-for a process whose clock is right to judge; or with the traceback as its `error`.
+Each line of its input is a JSON array of type, url and table. Its answer is a line with a JSON object of unix seconds,
+which a process with a right clock judges, or with the traceback as `error`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def probe(type_: str, url: str, table: str) -> dict[str, Any]:
 
 
 def use_every_verb(store: ScheduleStore) -> dict[str, Any]:
-    """Acquire what is due, then settle each row in a way of its own."""
+    """Acquire what is due, and settle each row in another way. Return what it saw."""
     claims = {claim.row.key: claim for claim in store.acquire(10, 100)}
     seen: dict[str, Any] = {"node": time.time(), "now": store.now(), "acquired": sorted(claims)}
     seen["lease ends"] = [claim.lease.expires_at for claim in claims.values()]
@@ -63,7 +63,7 @@ def use_every_verb(store: ScheduleStore) -> dict[str, Any]:
 
 
 def wait_for_the_end(store: ScheduleStore, expires_at: float) -> float:
-    """Return how long after the end of its lease, by the database's clock, the row was due again (seconds)."""
+    """Return the seconds, by the database's clock, from the end of the lease until the row was due again."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         if any(claim.row.key == "added" for claim in store.acquire(10, 100)):

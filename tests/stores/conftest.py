@@ -1,4 +1,4 @@
-"""The conformance suite's fixtures: each store on each database, on a fresh table."""
+"""Fixtures of the conformance tests: each store on each database, with a fresh table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.trials import take_turns, tests_below
 _BY_CONNECTION = {
     "test_callers_connections", "test_isolation", "test_pooler", "test_prepare", "test_tables", "test_wakeup",
 }  # fmt: skip
-"""The modules about connections and sessions: their tests run on everything that is between us and a server."""
+"""Test modules about connections and sessions. They run on everything that can stand between psched and a server."""
 
 _BY_TRANSACTION = {
     "test_acquire", "test_advance_many", "test_async_group_submit", "test_async_methods", "test_awaited_results",
@@ -25,31 +25,33 @@ _BY_TRANSACTION = {
     "test_lost_settling", "test_queue_forks", "test_races", "test_retire_many", "test_settle", "test_stale",
     "test_submit", "test_submit_on_advance",
 }  # fmt: skip
-"""The modules about transactions, processes and lost answers: on every server, and on one pooler or driver."""
+"""Test modules about transactions, processes and lost answers. They run on every server, and on one pooler or driver.
+"""
 
 _BY_PLANNER = {"test_plans", "test_queue_plans", "test_types"}
-"""The modules about what a statement reads, which each database decides for itself."""
+"""Test modules about what a statement reads, which each database decides for itself."""
 
 _BY_VALUE = {
     "test_filters", "test_headers", "test_listing", "test_read_only", "test_schedule_sizes", "test_sizes",
     "test_unreadable", "test_values",
 }  # fmt: skip
-"""The modules about what a database stores and finds: each database has its own types and collations."""
+"""Test modules about what a database stores and finds. Each database has its own types and collations."""
 
 _ANALYSED = (["never analysed", "never"], ["analysed", "while idle"], ["while leased"])
-"""Whether and when a database gathers statistics before a test looks at its plans: a test on a database takes one."""
+"""Whether and when a database gathers statistics before a test checks its plans. In the suite a test has one group."""
 
 _SAME_SERVER = {MULTIPLEXER, MYSQLCLIENT, PGBOUNCER}
 _SAME_STATEMENTS = ("rdb_compat", "postgresql")
-"""Parameters that send what others send as well: rdb's statements to the same server, rdb_compat's to MariaDB."""
+"""Parameters of tests that send the same statements as others: those of rdb to this server, or rdb_compat's to MariaDB.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Choose the tests of the suite; the others are trials.
+    """Choose the tests of the suite. The others become trials.
 
     Each test of `rdb` runs on every database. So do the tests of `rdb_compat` that are about connections, plans or
-    values; the others run on one database in turn. Poolers and other drivers get the tests about connections, and their
-    turn of those about transactions. So do the conditions of a test that is repeated under several ones.
+    values; its other tests run on one database in turn. Poolers and other drivers get the tests about connections, and
+    in turn those about transactions. A test that is repeated under several conditions runs under one of them in turn.
     """
     here = tests_below(__file__, items)
     about_transactions = []
@@ -77,21 +79,21 @@ def _is_same_server(value: object) -> bool:
 
 @pytest.fixture(scope="session")
 def databases(lab: Lab) -> Iterator[SharedDatabases]:
-    """The databases that the tests share."""
+    """The databases that all these tests share."""
     with closing(SharedDatabases(lab)) as databases:
         yield databases
 
 
 @pytest.fixture(autouse=True)
 def reused_sessions(request: pytest.FixtureRequest, databases: SharedDatabases) -> Iterator[None]:
-    """Let tests use sessions of PostgreSQL of earlier tests, unless they are about connections."""
+    """Let tests use PostgreSQL's sessions of earlier tests, unless they are about connections."""
     with contextlib.nullcontext() if request.path.stem in _BY_CONNECTION else databases.sessions.lent():
         yield
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
 def bare(request: pytest.FixtureRequest, databases: SharedDatabases) -> Iterator[Bench]:
-    """Each kind of store on each database, its table not made."""
+    """Each kind of store on each database, without its table."""
     type_, database = request.param
     bench = databases.bench(type_, database, folder_for(request, database))
     try:
@@ -102,30 +104,30 @@ def bare(request: pytest.FixtureRequest, databases: SharedDatabases) -> Iterator
 
 @pytest.fixture
 def new_table(request: pytest.FixtureRequest) -> bool:
-    """Whether the test needs a table that has never held anything: it is marked so."""
+    """Whether the test needs a table that has never contained rows: it has the mark `new_table`."""
     return request.node.get_closest_marker("new_table") is not None
 
 
 @pytest.fixture
 def unchecked(request: pytest.FixtureRequest) -> bool:
-    """Whether the test writes what the table's CHECK constraints forbid: it is marked so."""
+    """Whether the test writes what the table's CHECK constraints forbid: it has the mark `unchecked`."""
     return request.node.get_closest_marker("unchecked") is not None
 
 
 @pytest.fixture
 def bench(bare: Bench, databases: SharedDatabases, new_table: bool, unchecked: bool) -> Iterator[Bench]:
-    """Each kind of store on each database, on an empty table."""
+    """Each kind of store on each database, with an empty table."""
     with databases.made(bare, new_table, unchecked):
         yield bare
 
 
 @pytest.fixture
 def store(bench: Bench) -> ScheduleStore:
-    """The store under test: the first holder."""
+    """The store under test. It has a holder of its own."""
     return bench.open()
 
 
 @pytest.fixture
 def other(bench: Bench) -> ScheduleStore:
-    """The same table as another holder sees it."""
+    """A store of another holder, on the same table."""
     return bench.open()

@@ -1,4 +1,4 @@
-"""Databases that many tests share, each test with its own tables: a new database costs a quarter of a second."""
+"""Databases that many tests share, each test with its own tables. A new database would take a quarter of a second."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from tests.stores.rows import SqlRows, plain_engine
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL}
 DATABASES = ["sqlite", *KINDS]
 STORES = ["rdb", "rdb_compat"]
-"""The SQL databases, and the stores on them."""
+"""The stores on SQL databases."""
 
 MYSQLCLIENT = "mysqlclient"
-"""MariaDB by another driver than psched's own; NOT RUN where mysqlclient is not installed."""
+"""MariaDB with another driver than psched's own. NOT RUN if mysqlclient is not installed."""
 
 PGBOUNCER = "pgbouncer"
 MULTIPLEXER = "multiplexer"
 POOLERS = {PGBOUNCER: PgBouncer, MULTIPLEXER: MultiplexedMariaDB}
-"""PostgreSQL and MariaDB behind poolers that give each transaction another session."""
+"""PostgreSQL and MariaDB behind poolers that use another session for each transaction."""
 
 SQL_PAIRS = [(type_, database) for database in DATABASES for type_ in STORES]
 PAIRS = [*SQL_PAIRS, ("rdb", MYSQLCLIENT), *(("rdb", pooler) for pooler in POOLERS), ("redis", "redis")]
 """Each store on each database."""
 
 SERVER_PAIRS = [(type_, database) for database in KINDS for type_ in STORES]
-"""The stores on a SQL server."""
+"""The stores on each SQL server."""
 
 _FORGET = sa.text("DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relname = ANY(:tables))")
 
@@ -52,25 +52,25 @@ on_our_tables = pytest.mark.parametrize(
     indirect=True,
     ids="-".join,
 )
-"""For tests of features that the tables of rdb_compat do not have."""
+"""Parameters for tests of features that rdb_compat's tables do not have."""
 
 on_sql = pytest.mark.parametrize("bare", SQL_PAIRS, indirect=True, ids="-".join)
-"""For tests of features that only SQL databases have."""
+"""Parameters for tests of features that only SQL databases have."""
 
 
 def folder_for(request: pytest.FixtureRequest, database: str) -> Path:
-    """Return a folder for SQLite's file. Other databases need none: to make one takes a millisecond."""
+    """Return a folder for SQLite's file. Other databases need no folder, and making one takes a millisecond."""
     folder: Path = request.getfixturevalue("tmp_path") if database == "sqlite" else Path("/nowhere")
     return folder
 
 
 def pooler_of(database: str) -> str:
-    """Return the setting `pooler`: PgBouncer is found out, other poolers are not."""
+    """Return the setting `pooler`. psched detects PgBouncer, but no other pooler."""
     return "transaction" if database == MULTIPLEXER else "auto"
 
 
 class SharedDatabases:
-    """Gives each test a bench. Tables are not dropped: they disappear with their servers."""
+    """Gives each test a bench. Its tables are not dropped: they vanish with their servers."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -82,9 +82,10 @@ class SharedDatabases:
         self._kept = defaultdict[tuple[type[Bench], str, str, bool], list[SqlRows]](list)
 
     def bench(self, type_: str, database: str, folder: Path) -> Bench:
-        """Return a bench for a table that does not exist yet; SQLite's file is in `folder`.
+        """Return a bench for a table that does not exist yet. `folder`: the place of SQLite's file.
 
-        Databases have tables of the same few names: a store builds statements for 30 ms where it has a new name.
+        Different databases have tables of the same few names, because a store needs 30 ms to build the statements for a
+        new name.
         """
         url = f"sqlite:///{folder}/psched.db" if database == "sqlite" else self._url(database)
         unused = self._unused[type_, url]
@@ -93,11 +94,11 @@ class SharedDatabases:
 
     @contextlib.contextmanager
     def made(self, bench: Bench, new: bool = False, unchecked: bool = False) -> Iterator[None]:
-        """Give the bench an empty table: a new one, or an emptied table of an earlier test, which costs less.
+        """Give the bench an empty table: a new one, or an emptied table of an earlier test, which takes less time.
 
-        Tests marked `new_table` look at plans: databases keep statistics of the rows that a table had, which are
-        removed. SQLite's tables are copied anew. Tests marked `unchecked` write what CHECK constraints forbid: they
-        share the tables without these among themselves.
+        Tests with the mark `new_table` check plans. Databases keep statistics of a table's former rows, so these are
+        removed, and SQLite's tables are copied anew. Tests with the mark `unchecked` write what CHECK constraints
+        forbid, and share tables without these constraints.
         """
         url = sa.make_url(bench.url)
         on_sqlite = url.drivername == "sqlite"
@@ -121,7 +122,7 @@ class SharedDatabases:
             kept.insert(0 if rows.remembered else len(kept), rows)
 
     def _forget(self, rows: SqlRows) -> None:
-        """Remove PostgreSQL's statistics of the tables, for which it takes its superuser."""
+        """Remove PostgreSQL's statistics of the tables, for which a superuser is needed."""
         url = sa.make_url(rows.url)
         if url.drivername == "postgresql":
             server = self._lab.shared(PostgreSQL)
@@ -130,7 +131,7 @@ class SharedDatabases:
                 connection.execute(_FORGET, {"tables": rows.tables})
 
     def _engine(self, url: str, database: str) -> sa.Engine | None:
-        """Return what looks at the rows of all tests on a server, so that no test needs a connection for it."""
+        """Return the engine that reads the rows of all tests on a server. Then no test needs a connection for this."""
         return None if database in ("sqlite", "redis") else self._kept_engine(url)
 
     def _kept_engine(self, url: str) -> sa.Engine:
@@ -141,12 +142,12 @@ class SharedDatabases:
         return self._engines[url]
 
     def _keep(self, connection: Any, record: Any) -> None:
-        """Tell the leak check of a connection of PyMySQL or psycopg."""
+        """Record the descriptor of a PyMySQL or psycopg connection for the leak check."""
         record.info["descriptor"] = getattr(connection, "_sock", connection).fileno()
         self._lab.kept.add(record.info["descriptor"])
 
     def close(self) -> None:
-        """Close the connections that stay open from test to test."""
+        """Close the connections that stay open between tests."""
         for engine in self._engines.values():
             engine.dispose()
         self.sessions.close()

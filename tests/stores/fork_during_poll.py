@@ -1,4 +1,4 @@
-"""Runs forking_during_poll.py; its database does not answer until all processes are forked. In the test process."""
+"""Runs forking_during_poll.py with a database that does not answer until all processes are forked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.stores.bench import Bench
 
 _PROGRAM = Path(__file__).with_name("forking_during_poll.py")
 FORKS = 3
-"""Processes that forking_during_poll.py forks."""
+"""The number of processes that forking_during_poll.py forks."""
 
 
 def keys_got(bench: Bench, kind: str, temperature: str) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""A client that has used its store and forks: both processes go on using it. Prints how often each got its answer.
+"""A client that has used its store and then forks: both processes use the store. Prints how often each got its answer.
 
 Arguments: type, url, table.
 """
@@ -34,7 +34,7 @@ def main(type_: str, url: str, table: str) -> None:
 
 
 def answers(store: ScheduleStore, keys: Sequence[str]) -> int:
-    """Ask for each key and return how often it was the answer."""
+    """Get the row of each key. Return how many rows had the right key."""
     rows = [store.get(key) for key in keys]
     return sum(row is not None and row.key == key for row, key in zip(rows, keys, strict=True))
 

@@ -1,8 +1,8 @@
-"""A client with a thread that polls and is not answered, and that forks meanwhile: every process polls. Prints keys.
+"""A client that forks while a thread of it polls without an answer. Then every process polls. Prints the keys.
 
-Arguments: `schedules` or `queue`, type, url, table, and `warm` to have polled before or `cold`. Says `ready` before the
-thread polls, goes on when a line is written to its input, says `forked` while the thread is still not answered, and
-then prints, as JSON, the key that each process got: the parent's thread first; null for one that got none.
+Arguments: `schedules` or `queue`, type, url, table, and `warm` (it has polled before) or `cold`. It prints `ready`
+before the thread polls, waits for a line, and prints `forked` while the thread still has no answer. Then it prints, as
+JSON, the key that each process got, the parent's thread first; null for a process that got none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import psched
 
 FORKS = 3
 _PATIENCE = 20.0
-"""Seconds after which a process that has not polled hangs."""
+"""Seconds after which a process that has not polled counts as hanging."""
 _DRIVERS = ("psycopg", "pymysql", "MySQLdb", "redis", "sqlalchemy")
 
 
@@ -47,10 +47,9 @@ def main(kind: str, type_: str, url: str, table: str, temperature: str) -> None:
 
 
 def key_polled(collection: Any) -> str:
-    """Poll until there is a task, also after errors that pass, as workers do.
+    """Poll until there is a task. After transient errors poll again, as workers do.
 
-    SQLite's file is locked for longer than a poll bears; on `rdb_compat` a poll may lose all it wants to those of
-    others.
+    SQLite's file is locked for longer than a poll waits. On `rdb_compat` a poll may lose all its rows to other polls.
     """
     while True:
         try:
@@ -64,7 +63,7 @@ def key_polled(collection: Any) -> str:
 
 
 def wait_until_it_asks(thread: threading.Thread) -> None:
-    """Return when the thread is in a driver, within `acquire`."""
+    """Wait until the thread is in a driver, within `acquire`."""
     while True:
         frame = sys._current_frames().get(thread.ident or 0)
         places = []
@@ -80,7 +79,7 @@ def wait_until_it_asks(thread: threading.Thread) -> None:
 
 
 def fork(collection: Any) -> tuple[int, int]:
-    """Fork a process that polls, and tells what it got by a pipe; returns its pid and the pipe."""
+    """Fork a process that polls and writes its key to a pipe. Return the pid and the pipe."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -95,7 +94,7 @@ def fork(collection: Any) -> tuple[int, int]:
 
 
 def answer_of(pid: int, pipe: int, end: float) -> str | None:
-    """Return what a process got until `end`, and end it."""
+    """Return the key that a process got before `end`, and kill the process. None: it got none."""
     ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
     answer = os.read(pipe, 1000).decode() if ready else None
     os.close(pipe)

@@ -1,14 +1,14 @@
-"""Workers whose statements a seed puts in order, so that any can be late. In the test process.
+"""Workers whose statements run in an order that a seed decides, so that any of them can be late.
 
-Each worker is a thread that stops before every statement it sends, or before a transaction of several, whose locks
-would stop time itself; the seed decides whose statement goes next, and when time passes. Time passes by moving all that
-was written back: due times in the table and, where the fence is a due time, the fences in the workers' hands. So a run
-of hours takes milliseconds, and a finish may arrive whenever it hurts most.
+Each worker is a thread that stops before every statement, or before a transaction of several statements (its locks
+would block the others). The seed decides which worker continues, and when time passes. Time passes by a change of all
+stored times: due times in the table, and, where the fence is a due time, the fences that workers hold. So a run of
+hours takes milliseconds, and a finish may arrive at the worst moment.
 
-Whatever happens in between,
+Whatever happens meanwhile,
 - an occurrence is finished once;
-- a row is not handed to a second worker while the lease of the first runs;
-- a lease that did not end settles.
+- no second worker gets a row while the first one's lease runs;
+- a lease that has not ended can settle.
 """
 
 from __future__ import annotations
@@ -30,21 +30,27 @@ from tests.stores.sent_statements import before_each
 LEASE = 100
 """Seconds of the first lease: longer than a run takes on a busy machine, where statements wait for locks."""
 PASSING = 1000
-"""Seconds that pass at once: longer than any lease. Each lease is a second longer than the one before, as if it had
-been asked for later; else one that was bound before time passed would end when a new one does."""
+"""Seconds that pass in one step: longer than any lease.
+
+Each lease is a second longer than the lease before, as if it had been requested later. Otherwise a lease requested
+before time passed would end at the same time as a new one.
+"""
 
 STEP = 60
 BLOCKED_AFTER = 0.05
-"""Seconds after which a statement is taken to wait for somebody's lock, and the next worker goes on."""
+"""Seconds after which a statement counts as waiting for a lock, and the next worker continues."""
 
 
 class PromiseBrokenError(AssertionError):
-    """A promise of leases that was broken."""
+    """A promise about leases is broken."""
 
 
 @dataclass
 class Worker:
-    """One holder: acquires, thinks, settles. `epoch` counts how often time has passed (shared by all)."""
+    """A worker that acquires, pauses and settles.
+
+    `taken_in`: the epoch of the simulation in which it acquired its row.
+    """
 
     name: str
     store: ScheduleStore
@@ -74,7 +80,7 @@ class Worker:
             self.parked.set()
 
     def pause(self) -> None:
-        """Wait until it is our turn."""
+        """Wait until this worker may continue."""
         self.parked.set()
         self.go.acquire()
 
@@ -116,10 +122,10 @@ class Worker:
 
 
 class Simulation:
-    """One run: the workers, the table, and what was promised about them."""
+    """One run: the workers, the table, and the checks of what was promised. `epoch`: how often time has passed."""
 
     def __init__(self, bench: Bench, stores: Sequence[ScheduleStore], seed: int, rounds: int = 5) -> None:
-        """Each worker has one of `stores`."""
+        """`stores`: one for each worker."""
         self.bench = bench
         self.seed = seed
         self.rng = random.Random(seed)
@@ -134,7 +140,7 @@ class Simulation:
         ]
 
     def run(self) -> None:
-        """Run to the end. Raises PromiseBrokenError."""
+        """Run all workers to the end. Raises PromiseBrokenError."""
         self.bench.add(self.workers[0].store, f"seed{self.seed}")
         threads = [threading.Thread(target=worker.work) for worker in self.workers]
         with self._stops_before_statements():
@@ -150,17 +156,17 @@ class Simulation:
         self._judge()
 
     def lease(self) -> int:
-        """Return the length of the next lease."""
+        """Return the seconds of the next lease."""
         return LEASE + next(self._leases)
 
     def granted(self, worker: Worker) -> None:
-        """See that nobody else holds the row under a lease that cannot have ended."""
+        """Check that no other worker has the row with a lease that cannot have ended."""
         for other in self.workers:
             if other is not worker and other.claim is not None and not other.settling and other.taken_in == self.epoch:
                 self.violations.append(f"{worker.name} was given what {other.name} holds")
 
     def refused(self, worker: Worker, verb: str) -> None:
-        """See that a refusal has a reason: time has passed since the row was asked for."""
+        """Check that a refusal has a reason: time has passed since the row was acquired."""
         self.refusals += 1
         if worker.taken_in == self.epoch:
             self.violations.append(f"{verb} of {worker.name} was refused although its lease had not ended")
@@ -180,7 +186,7 @@ class Simulation:
         worker.parked.wait(BLOCKED_AFTER)
 
     def _let_time_pass(self) -> None:
-        """All leases end: move what was written back, and with it the fences that are due times."""
+        """Let all leases end: move all stored times back, and also the fences that are due times."""
         self.bench.rows.pass_time(PASSING)
         self.epoch += 1
         if self.bench.compat:

@@ -1,4 +1,4 @@
-"""Values that psched never writes, for any column of a row, as literals of each kind of database."""
+"""Values that psched never writes, for any column of a row, as literals for each kind of database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IN_SQL = [
     *("0", "-1", "2147483647", "-2147483648", "9223372036854775807", "-9223372036854775808", "1000000000000000000"),
     *("1.5", "9e999", "-9e999", "TRUE"),
 ]
-"""BLOBs, text that is not UTF-8, NUL, and the largest numbers; a database refuses most of them."""
+"""BLOBs, text that is not UTF-8, NUL, and the largest numbers. A database refuses most of them."""
 
 IN_REDIS = [
     *("NULL", "text", "", '{"a": 1}', "99999999999999999999", "\xff\xfe", "a\0b"),
@@ -40,15 +40,15 @@ QUEUE_COLUMNS = [
     *((database, group) for database in ("mariadb", "postgresql") for group in _in_groups(_QUEUE_COLUMNS, _AT_ONCE)),
 ]
 SCHEDULE_COLUMNS = _in_groups(_columns_of(schedules_table(MetaData(), "s")), _AT_ONCE)
-"""All columns, for tasks also the database. A test spoils a group of them, each in rows of its own.
+"""All columns, in groups, for tasks also by database. A test spoils the columns of one group, each in a row of its own.
 
-For tasks each group is one column where a column takes any value: with the users of many spoilt rows, an acquire reads
-few of all users.
+For tasks a group has a single column if this column takes any value: an acquire reads few rows of each user, so it
+could not reach all rows with many spoilt users.
 """
 
 
 def invalid_values(bench: Bench, columns: Sequence[str], end: str = "") -> list[Spoilt]:
-    """Return for each column each invalid value, for a row of its own, whose key ends so."""
+    """Return each invalid value for each column, with the key of a row for it. `end`: the end of these keys."""
     values = IN_REDIS if bench.database == "redis" else IN_SQL
     return [
         (

@@ -1,4 +1,4 @@
-"""The tables of each layout as text, which a released version never changes. In the test process."""
+"""The tables of each layout as text. A released version's layout never changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _FOLDER = Path(__file__).with_name("layouts")
 
 
 def check_dump(name: str, text: str) -> None:
-    """Compare a dump with what psched makes; with PSCHED_WRITE_LAYOUT, write it."""
+    """Check that a stored dump equals `text`, the dump of psched's present tables.
+
+    With PSCHED_WRITE_LAYOUT, write it instead.
+    """
     path = _FOLDER / str(layout_version.LAYOUT) / name
     if os.environ.get("PSCHED_WRITE_LAYOUT"):
         path.parent.mkdir(exist_ok=True, parents=True)

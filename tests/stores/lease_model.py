@@ -1,7 +1,7 @@
-"""What leases promise, said without a database: the model that stores are held against. In the test process.
+"""The promises of leases without a database: a model with which stores are compared.
 
-Time is whatever the test says it is. A grant is one acquire of one row; whoever has the latest one that is not settled
-holds the row, however long ago its lease ended, until somebody else acquires it.
+The test sets the time. A grant is one acquire of one row. The worker with the latest grant that is not settled holds
+the row, however long ago its lease ended, until another worker acquires the row.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 APART = 5.0
-"""Seconds by which two due times must differ for the order to be told; the rest is how long a test may take."""
+"""Seconds by which two due times must differ, so that their order is certain although a test takes some time."""
 
 
 @dataclass
 class Row:
-    """One row: when it is due, which occurrence is next, and which grant holds it (0: none)."""
+    """One row.
+
+    `due`: when it is due; `occurrence`: the next one; `grant`: the number of the grant that holds it (0: none).
+    """
 
     due: float
     occurrence: int
@@ -35,7 +38,10 @@ class LeaseModel:
         self.rows[key] = Row(due, occurrence)
 
     def acquire(self, given: Collection[str], limit: int, alive_time: float) -> dict[str, int]:
-        """Check what a store gave out and return the grants. Raises AssertionError: not what was due, or not first."""
+        """Check which keys a store has acquired, and return their grants.
+
+        Raises AssertionError if a key was not due, or if others were due earlier.
+        """
         due = {key for key, row in self.rows.items() if row.due <= self.now}
         assert set(given) <= due, f"given {set(given) - due}, which is not due"
         assert len(given) == len(set(given)) == min(limit, len(due)), f"given {len(given)} of {len(due)} due, {limit=}"
@@ -50,15 +56,15 @@ class LeaseModel:
         return grants
 
     def holds(self, key: str, grant: int) -> bool:
-        """Tell whether this grant may still extend and settle its row."""
+        """Return whether this grant may still extend and settle the row."""
         return key in self.rows and self.rows[key].grant == grant
 
     def extend(self, key: str, alive_time: float) -> None:
-        """The holder extends its lease."""
+        """Extend the lease of the row's holder."""
         self.rows[key].due = self.now + alive_time
 
     def settle(self, key: str, due: float, occurrence: int | None = None) -> None:
-        """The holder settles: due then, and advanced to that occurrence if given."""
+        """Settle the row: it is then due at `due`. `occurrence`: the next one; None: unchanged."""
         row = self.rows[key]
         row.due, row.grant = due, 0
         row.occurrence = row.occurrence if occurrence is None else occurrence

@@ -1,4 +1,4 @@
-"""Database errors of one call: the answer to a write is lost after its commit, or a conflict. In the test process."""
+"""Database errors in one call: a write's answer is lost after the commit, or the write meets a conflict."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.stores.sent_statements import after_each, before_each
 
 
 def is_writing(statement: str) -> bool:
-    """Tell whether this commits: a Redis script, a COMMIT, or a single statement in autocommit."""
+    """Return whether this statement commits: a Redis script, a COMMIT, or a single statement in autocommit."""
     return statement.startswith(("EVAL", "COMMIT", "ROLLBACK", "UPDATE", "WITH", "DELETE", "INSERT", "BEGIN NOT"))
 
 
 @contextlib.contextmanager
 def answer_lost(database: str, number: int, meanwhile: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Lose the answer to the `number`th write; `meanwhile` is called before the write is sent again."""
+    """Lose the answer to the `number`th write. `meanwhile`: called before the write is sent again."""
     assert number, "nothing is written"
     left = number
 
@@ -44,7 +44,7 @@ def answer_lost(database: str, number: int, meanwhile: Callable[[], object] = la
 def sent_again(database: str, number: int, place: int, meanwhile: Callable[[], object]) -> Iterator[list[str]]:
     """Lose an answer like `answer_lost`, and call `meanwhile` before the `place`th statement of the next attempt.
 
-    Yields a list that then has that statement; it stays empty when the attempt sends fewer statements.
+    Yields a list, which then contains this statement; it stays empty if the attempt sends fewer statements.
     """
     sent: list[str] = []
     found: list[str] = []
@@ -82,7 +82,7 @@ def writes_of(call: Callable[[], object]) -> int:
 def conflict_before_delete(
     database: str, store: Any, patch: pytest.MonkeyPatch, meanwhile: Callable[[], object]
 ) -> Iterator[None]:
-    """Let the first DELETE on a SQL database fail by a conflict, and call `meanwhile` before the next attempt."""
+    """Let the first DELETE on a SQL database fail by a conflict. `meanwhile`: called before the next attempt."""
     conflicts = [_conflict(database)]
     waited: list[float] = []
 
@@ -101,7 +101,7 @@ def conflict_before_delete(
 
 
 def refuse_second_part(patch: pytest.MonkeyPatch, store: Any, method: str) -> None:
-    """Let Redis refuse the second of the parts that a call of `store` writes, each by `method`."""
+    """Let Redis refuse the second part of a write of `store` that has several parts. `method`: writes one part."""
     write, parts = getattr(store, method), []
 
     def refusing(words: object) -> list[str]:

@@ -1,7 +1,7 @@
-"""Sessions of PostgreSQL that one test after another uses. In the test process.
+"""Sessions of PostgreSQL that one test after another uses.
 
-A new session takes the server 9 ms of processor time until it has answered its first query (2026-11-29), and each test
-opens a few. A connection that is closed keeps its session for the next one, which finds it as new: `DISCARD ALL`.
+A new session takes the server 9 ms of processor time until its first answer (2026-11-29), and each test opens some. A
+closed connection leaves its session to the next one, which finds it like a new one, by `DISCARD ALL`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from psycopg import pq
 from psched.backends.sql.postgresql import PostgreSQLDialect
 
 _MOST = 8
-"""Sessions that are kept while no test uses them."""
+"""The maximum number of sessions that are kept while no test uses them."""
 
 Key = tuple[str, ...]
 """The arguments of a connection."""
 
 
 class ReusedSessions:
-    """Keeps sessions of one server while `lent` is active. Closed when the tests are over."""
+    """Keeps sessions of one server while `lent` is active, and reuses them. Close it after the last test."""
 
     def __init__(self, kept: set[int]) -> None:
-        """`kept`: file descriptors that may stay open from test to test; those of kept sessions are added."""
+        """`kept`: file descriptors that may stay open between tests. Those of kept sessions are added."""
         self.port = 0
-        """The server's, once it is known."""
+        """The port of the server, once it is known; 0 before."""
         self._kept = kept
         self._lock = threading.Lock()
         self._idle: list[tuple[Key, pq.PGconn]] = []
@@ -41,7 +41,7 @@ class ReusedSessions:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Let psched's new connections to the server use kept sessions, and keep those of closed connections."""
+        """Let psched's new connections to the server use kept sessions, and keep the sessions of closed connections."""
         connect = PostgreSQLDialect.connect
 
         def reconnect(
@@ -64,7 +64,7 @@ class ReusedSessions:
             yield
 
     def close(self) -> None:
-        """End the sessions."""
+        """End the kept sessions."""
         while self._idle:
             self._end(self._idle.pop()[1])
 
@@ -100,14 +100,14 @@ class ReusedSessions:
         session.finish()
 
     def _leave_to_parent(self) -> None:
-        """In a forked process: free nothing, since that would end the sessions of the parent."""
+        """In a forked process: forget the sessions, but free nothing, because that would end the parent's sessions."""
         self._parents.append(self._idle)
         self._idle = []
         self._lock = threading.Lock()
 
 
 class _Connection(psycopg.Connection[Any]):
-    """A connection that gives its session away when it is closed."""
+    """A connection that passes its session on when it is closed."""
 
     on_close: Any
     _ended: ClassVar[pq.PGconn | None] = None

@@ -1,4 +1,4 @@
-"""Rows as they are stored, looked at and written past psched, on each kind of database. In the test process."""
+"""Reads and writes stored rows without psched, on each kind of database."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from psched.backends.sql.compiled_statements import as_parameter, rows_in
 DRIVERS = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
 
 _ARGUMENTS = {"mysql": {"ssl_disabled": True}, "postgresql": {"prepare_threshold": None}}
-"""Arguments of the drivers: a pooler gives each transaction another session, which lacks prepared statements."""
+"""Arguments of the drivers. No statements are prepared, because a pooler uses another session for each transaction."""
 
 Spoilt = tuple[str, str, str]
 """The key of a row, the name of a column, and a value for it, as a literal of the database."""
 
 MANY = 500
-"""Rows that leave traces in a table when they are deleted."""
+"""If a test deletes this many rows, they leave traces in the table."""
 
 _SHARED = ("psched_nodes", "psched_stats", "psched_actions")
-"""Tables that all stores of a database share."""
+"""The tables that all stores of a database share."""
 
 
 def plain_engine(url: str) -> sa.Engine:
-    """Return an engine that knows nothing of psched, with one connection while idle."""
+    """Return an engine without psched, which keeps one connection while it is idle."""
     parsed = sa.make_url(url)
     kind = parsed.get_backend_name()
     arguments = _ARGUMENTS.get(kind, {})
@@ -40,7 +40,7 @@ def plain_engine(url: str) -> sa.Engine:
 
 @dataclass(frozen=True)
 class Columns:
-    """How a store names the due time, and how many of its units make a second."""
+    """A store's columns for key and due time, and the number of the due time's units in a second."""
 
     key: str
     due: str
@@ -48,10 +48,10 @@ class Columns:
 
 
 class Rows(Protocol):
-    """One table."""
+    """The rows of one table."""
 
     def raw(self, key: str) -> dict[str, Any] | None:
-        """Return the whole stored row as the database has it, or None."""
+        """Return the whole row as it is stored; None if there is none."""
         ...
 
     def write(self, key: str, values: dict[str, Any]) -> None:
@@ -59,11 +59,14 @@ class Rows(Protocol):
         ...
 
     def spoil(self, values: Iterable[Spoilt]) -> int:
-        """Write into columns what psched never would, past its checks. Return how many values were accepted."""
+        """Write values that psched never writes, without its checks. Return how many of them the database accepted."""
         ...
 
     def copy(self, keys: Sequence[str], due: Callable[[int], int]) -> None:
-        """Copy the only row there is, which is `keys[0]`, to all other keys; number i is due at `due(i)` (seconds)."""
+        """Copy the only row, whose key is `keys[0]`, to all other keys.
+
+        Number i is due at `due(i)`, in unix seconds.
+        """
         ...
 
     def pass_time(self, seconds: int) -> None:
@@ -71,15 +74,15 @@ class Rows(Protocol):
         ...
 
     def copy_entry(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Put copies of the ledger's only entry in its place, each with these columns of its own."""
+        """Replace the only entry of the ledger by copies of it, each with these columns changed."""
         ...
 
     def copy_change(self, changes: Iterable[dict[str, Any]]) -> None:
-        """Add copies of the only change on record, each with these columns of its own."""
+        """Add copies of the only recorded change, each with these columns changed."""
         ...
 
     def no_entry_of(self, key: str, time: int, fence: int) -> contextlib.AbstractContextManager[None]:
-        """Within it the occurrence `time` (seconds) of `key` cannot be entered under `fence`."""
+        """Return a context in which no entry of the occurrence `time` (unix seconds) with this fence can be written."""
         ...
 
     def drop(self) -> None:
@@ -97,15 +100,15 @@ class SqlRows:
     def __init__(
         self, url: str, table: str, columns: Columns, beside: Sequence[str] = (), engine: sa.Engine | None = None
     ) -> None:
-        """`beside`: the ends of the names of the tables that belong to it. `engine`: one that stays open."""
+        """`beside`: the ends of the names of the tables that belong to it. `engine`: an engine that stays open."""
         self.url = url
         self.table = table
         self.as_made = True
-        """Whether nothing has been done to the table but to its rows, and by `spoil`."""
+        """Whether only rows were changed since the table was made, apart from `spoil`."""
         self.unchecked = False
         """Whether `spoil` has dropped the table's CHECK constraints."""
         self.remembered = False
-        """Whether the database may know of the rows that are gone: by statistics, or since many were deleted."""
+        """Whether the database may remember deleted rows: by its statistics, or because they were many."""
         self._columns = columns
         self._beside = beside
         parsed = sa.make_url(url)
@@ -116,7 +119,7 @@ class SqlRows:
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[sa.Connection]:
-        """Yield a connection that knows nothing of psched, in one transaction."""
+        """Yield a connection without psched, in one transaction."""
         if self._engine is None:
             self._engine = plain_engine(self.url)
         with self._engine.begin() as connection:
@@ -154,7 +157,7 @@ class SqlRows:
             return 0
 
     def _lift_checks(self, connection: sa.Connection) -> None:
-        """Drop the table's CHECK constraints, so that rows can be written that these forbid."""
+        """Drop the table's CHECK constraints, so that rows can be written which they forbid."""
         if connection.dialect.name != "sqlite":
             quote = connection.dialect.identifier_preparer.quote
             checks = sa.inspect(connection).get_check_constraints(self.table)
@@ -216,17 +219,17 @@ class SqlRows:
 
     @property
     def tables(self) -> list[str]:
-        """The table and those beside it."""
+        """The names of the table and of the tables that belong to it."""
         return [self.table, *(f"{self.table}_{end}" for end in self._beside)]
 
     def empty(self) -> None:
-        """Delete all rows, also of the tables beside it, and of those that all stores of the database share."""
+        """Delete all rows of the table, of the tables that belong to it, and of those that all stores share."""
         with self.connect() as connection:
             for name in (*self.tables, *(_SHARED if self._beside else ())):
                 connection.execute(sa.table(name).delete())
 
     def renew(self) -> None:
-        """Empty the tables as if they had just been made, and those that all stores of the database share.
+        """Empty the tables as if they had just been made, and also those that the database's stores share.
 
         PostgreSQL's statistics of the columns stay.
         """
@@ -260,7 +263,7 @@ class SqlRows:
 
 
 class RedisRows:
-    """A table of a Redis: the hash of a row, and of schedules the sorted sets of due times, alerts and the ledger."""
+    """A table of a Redis: hashes of the rows, and for schedules the sorted sets of due times, alerts and the ledger."""
 
     def __init__(self, url: str, table: str) -> None:
         self.prefix = f"{{psched}}:{table}:"
@@ -353,16 +356,16 @@ class RedisRows:
         self.client.close()
 
     def bytes_sent(self) -> int:
-        """Return how many bytes the server has sent to its clients."""
+        """Return the number of bytes that the server has sent to its clients."""
         return int(self.client.info("stats")["total_net_output_bytes"])
 
     def calls_of_scripts(self) -> int:
-        """Return how many scripts the server has run."""
+        """Return the number of scripts that the server has run."""
         found = self.client.info("commandstats")
         return sum(int(found.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval"))
 
     def commands(self) -> int:
-        """Return how many commands the server has executed, those within scripts too."""
+        """Return the number of commands that the server has executed, including commands in scripts."""
         return sum(int(command["calls"]) for command in self.client.info("commandstats").values())
 
     def _add(self, sets: Mapping[str, Mapping[str, int]]) -> None:

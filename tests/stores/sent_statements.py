@@ -11,7 +11,7 @@ import redis
 import sqlalchemy as sa
 
 Observer = Callable[[str], None]
-"""Called with a statement, or a command and its first argument. The store gets the errors that it raises."""
+"""Called with a statement, or with a command and its first argument. An error that it raises goes to the store."""
 
 
 @contextlib.contextmanager
@@ -23,7 +23,7 @@ def before_each(observe: Observer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def after_each(observe: Observer) -> Iterator[None]:
-    """Call `observe` after each statement is executed, before its answer is read."""
+    """Call `observe` after each statement has been executed, before its answer is read."""
     with _hooked(observe, after=True):
         yield
 

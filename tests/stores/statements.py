@@ -1,4 +1,4 @@
-"""The statements a store really executes: their plans, the rows they read and lock. In the test process."""
+"""The statements that a store really executes: their plans, and the rows that they read and lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READS_ROWS = ("SELECT", "UPDATE", "DELETE", "WITH")
 
 @dataclass
 class Watch:
-    """What the statements of one call did. `reads`: how many rows each looked at; `plans`: what the planner said."""
+    """What the statements of one call did. `reads`: the rows that each statement read; `plans`: the planner's text."""
 
     bench: Bench
     statements: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Watch:
             self.reads.append(sum(rows_read(node) for node in nodes if _reads_a_table(node)))
 
     def _look_at_locks(self, cursor: Any, statement: str, parameters: Any) -> None:
-        """Run the statement, see from outside which rows nobody else may lock now, and undo it."""
+        """Run the statement, find out which rows no other session can lock now, and roll the statement back."""
         quoted = self.bench.quoted_key
         with undone(cursor) as dry_run:
             dry_run.execute(statement, parameters)
@@ -78,11 +78,10 @@ class Watch:
 
 @contextlib.contextmanager
 def watched(bench: Bench, locks: bool = False, table: str | None = None) -> Iterator[Watch]:
-    """Yield a Watch of every statement that touches rows, executed by any engine of this process meanwhile.
+    """Yield a `Watch` of all statements on the table that engines of this process execute in the block.
 
-    `table`: the name in these statements (default: that of the table of rows).
-
-    On Redis `reads` has the commands that were executed, those within scripts too.
+    `table`: the name to look for in statements (default: the table of rows). On Redis `reads` has the number of
+    executed commands, including commands in scripts.
     """
     watch = Watch(bench, locks=locks)
     named = bench.table if table is None else table
@@ -115,7 +114,7 @@ def watched(bench: Bench, locks: bool = False, table: str | None = None) -> Iter
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes of `data` each answer had of those that are read as mappings, as whole rows are."""
+    """A list with the number of bytes of `data` in each answer that is read as mappings, as whole rows are."""
     found: list[int] = []
 
     def mappings(result: sa.CursorResult[Any]) -> sa.MappingResult:
@@ -142,7 +141,7 @@ def undone(cursor: Any) -> Iterator[Any]:
 
 
 def in_transaction(connection: Any) -> bool:
-    """Whether a PyMySQL or psycopg connection stands in a transaction."""
+    """Return whether a PyMySQL or psycopg connection is in a transaction."""
     info = getattr(connection, "info", None)
     if info is not None:
         return bool(info.transaction_status.name != "IDLE")
@@ -150,12 +149,15 @@ def in_transaction(connection: Any) -> bool:
 
 
 def _reads_a_table(node: dict[str, Any]) -> bool:
-    """Whether a step of a plan reads a table or an index; a Subquery Scan passes on what such a step has read."""
+    """Return whether a step of a plan reads a table or an index.
+
+    A Subquery Scan only passes on what such a step has read.
+    """
     return "Scan" in node["Node Type"] and ("Relation Name" in node or "Index Name" in node)
 
 
 def handler_reads(dry_run: Any) -> int:
-    """How many rows the storage engine has handed to this session (MariaDB)."""
+    """Return the number of rows that the storage engine has passed to this session (on MariaDB)."""
     dry_run.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
     return sum(int(value) for _, value in dry_run.fetchall())
 

@@ -1,4 +1,4 @@
-"""Acquiring: which rows, in which order, for how long, and what the lease is worth."""
+"""Acquiring: which rows, in which order, with which leases, and what these leases allow."""
 
 from __future__ import annotations
 
@@ -155,12 +155,12 @@ def test_what_is_held_is_not_had_again_because_an_answer_was_lost(bench: Bench, 
 
 
 class AnswerLostError(Exception):
-    """Raised in the place of an answer."""
+    """Raised instead of an answer."""
 
 
 @contextlib.contextmanager
 def losing_answers() -> Iterator[None]:
-    """Let what takes rows be done, and raise AnswerLostError instead of answering."""
+    """Execute statements that acquire rows, and then raise AnswerLostError instead of returning their answers."""
 
     def lose(statement: str) -> None:
         if statement.startswith(("UPDATE", "EVAL")):

@@ -1,4 +1,4 @@
-"""Advancing many schedules at once: each as if alone, whatever becomes of the others, and each is on record."""
+"""Advancing many schedules by one call: each as if alone, whatever the others' results, and each is recorded."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def test_all_are_advanced_and_recorded(bench: Bench, store: ScheduleStore) -> No
 
 
 def _outcomes(endings: str) -> list[str]:
-    """Return the outcomes of a row's last leases: each stands behind a fence and the number of an acquire."""
+    """Return the outcomes in a row's record of its last leases.
+
+    In it each outcome follows a fence and an acquire's number.
+    """
     return [ended.rpartition(":")[2] for ended in endings.split(";")]
 
 

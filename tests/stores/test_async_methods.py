@@ -1,4 +1,4 @@
-"""The async twins of the schedules' and the queue's methods, on every store."""
+"""The async variants of the methods of schedules and queue, on every store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_async_list_has_every_row_in_its_order(schedules: ScheduleCollection)
 
 
 class SlowCollection(ScheduleCollection):
-    """Its method `failing` ends once the event loop has gone on."""
+    """A collection whose method `failing` returns only after the event loop has run something else."""
 
     loop_went_on: threading.Event
 

@@ -1,4 +1,4 @@
-"""A process whose clock is ten minutes off takes nothing early, leaves nothing lying, and writes right times."""
+"""A process whose clock is wrong by ten minutes acquires nothing early, leaves no due row, and writes right times."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PROBE = Path(__file__).with_name("clock_probe.py")
 ROOT = Path(__file__).parents[2]
 OFF = 600
 NEAR = 60
-"""Seconds: what is nearer than this to the true time was not measured by a clock that is 600 s off."""
+"""Seconds. A time that differs less than this from the true time was not measured by a clock that is wrong by 600 s."""
 
 
 @pytest.fixture(scope="module")
 def node(lab: Lab) -> Iterator[Node]:
-    """A process with a wall clock of its own; its interpreter takes longer to start than a test does to run."""
+    """A process with its own wall clock. Tests share it, because an interpreter takes longer to start than a test."""
     clock = lab.wall_clock()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **clock.environment}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -45,7 +45,7 @@ class Node:
     process: subprocess.Popen[str]
 
     def probe(self, bench: Bench, offset: float) -> dict[str, Any]:
-        """Use every verb there, with a clock that is `offset` seconds off, and return what it saw."""
+        """Let the process call all methods with a clock that is wrong by `offset` seconds. Return what it saw."""
         self.clock.set(offset)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -57,7 +57,7 @@ class Node:
 
 @pytest.mark.parametrize("offset", [OFF, -OFF], ids=["ahead", "behind"])
 def test_the_clock_of_a_node_decides_nothing(bench: Bench, store: ScheduleStore, node: Node, offset: float) -> None:
-    """SQLite's clock is the host's: there the same judge must find fault, or it would find none anywhere."""
+    """SQLite's clock is the host's, so there the same check must find faults. This shows that it can find some."""
     add_rows(bench, store)
     before = store.now()
     seen = node.probe(bench, offset)
@@ -67,7 +67,7 @@ def test_the_clock_of_a_node_decides_nothing(bench: Bench, store: ScheduleStore,
 
 
 def add_rows(bench: Bench, store: ScheduleStore) -> None:
-    """Four rows that are due since a second, and one that is due in five minutes."""
+    """Add four rows that have been due for a second, and one that is due in five minutes."""
     now = int(store.now())
     for n in range(4):
         bench.add(store, f"due{n}", due=now - 1, next_time=LONG_AGO)
@@ -75,7 +75,7 @@ def add_rows(bench: Bench, store: ScheduleStore) -> None:
 
 
 def judge(bench: Bench, seen: dict[str, Any], before: float) -> list[str]:
-    """Return what is wrong, by the true clock, with what the probe saw."""
+    """Return what is wrong, by the true clock, in what the probe saw."""
     faults = []
     if seen["acquired"] != ["due0", "due1", "due2", "due3"]:
         faults.append(f"acquired {seen['acquired']}")

@@ -1,4 +1,4 @@
-"""Several claimers at once, threads and processes: no row is shared, none is lost."""
+"""Several threads and processes claim concurrently: no row is claimed twice, and none is lost."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def start_claimer(bench: Bench, holder: str) -> forkserver_client.Process:
 
 
 def claim_all(store: ScheduleStore, limit: int, taken: list[Claim]) -> None:
-    """Acquire until nothing is due."""
+    """Acquire until nothing is due. Add the claims to `taken`."""
     mine: list[str] = []
     while claims := store.acquire(limit, 300):
         mine += keys_of(claims)
@@ -82,7 +82,7 @@ def claim_all(store: ScheduleStore, limit: int, taken: list[Claim]) -> None:
 
 
 def settle_all(store: ScheduleStore, taken: list[Claim]) -> None:
-    """Acquire one row after another and advance it."""
+    """Acquire and advance one row after another, until nothing is due. Add the claims to `taken`."""
     while claims := store.acquire(1, 300):
         for claim in claims:
             store.advance(claim, FAR_OFF, FAR_OFF, soon())

@@ -1,4 +1,4 @@
-"""With `tls` a SQL server is trusted by its certificate and its name, and who is not is told why; Redis has its own."""
+"""With `tls` psched trusts a SQL server by its certificate and name, or says why not. Redis has tests of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.needs("openssl")
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def certified(request: pytest.FixtureRequest, lab: Lab) -> Iterator[tuple[Server, Certificate]]:
-    """Each kind of server, with the certificate that it shows."""
+    """Each kind of SQL server, with the certificate that it shows."""
     with lab.private(KINDS[request.param]) as server:
         yield server, certify(server)
 
@@ -34,7 +34,7 @@ on_mariadb = pytest.mark.parametrize("certified", ["mariadb"], indirect=True)
 
 
 def certify(server: Server) -> Certificate:
-    """Restart the server with a certificate."""
+    """Restart the server with a new certificate. Return the certificate."""
     server.stop()
     made = make_certificate(server.folder)
     if isinstance(server, MariaDB):
@@ -46,7 +46,7 @@ def certify(server: Server) -> Certificate:
 
 
 def cipher(url: str, tls: dict[str, str]) -> str | None:
-    """Return how the connection of a client with these settings is encrypted."""
+    """Return the cipher of a connection with these settings; None or empty if it is not encrypted."""
     database = open_database(url, tls)
     question = {
         "mysql": "SELECT variable_value FROM information_schema.session_status WHERE variable_name = 'Ssl_cipher'",
@@ -60,7 +60,7 @@ def cipher(url: str, tls: dict[str, str]) -> str | None:
 
 
 def told(url: str, tls: dict[str, str]) -> str:
-    """Return what `psched doctor` says about the encryption of a connection."""
+    """Return the finding of `psched doctor` about the encryption of a connection."""
     schedules = open_stores("rdb", StoreSettings(url=url, holder="h", schedules="schedules", tls=tls)).schedules
     assert schedules is not None
     with contextlib.closing(schedules):

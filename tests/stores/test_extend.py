@@ -1,4 +1,4 @@
-"""Renewing leases: many at once, lost ones told apart."""
+"""Extending many leases by one call, and recognising the lost ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lease is known by: its fence, the number of its acquire and its holder."""
+"""A lease is identified by its fence, the number of its acquire, and its holder."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_a_lease_is_worth_nothing_to_another_holder(
 
 
 def as_a_failover_leaves_it(bench: Bench, fence: int) -> None:
-    """Let the row be as if it had not been acquired, and its fence as it was then."""
+    """Write the row with this fence, as a failover leaves it: as if the last acquire had not happened."""
     bench.write("key", fence=fence)
     bench.make_due("key")
 
 
 def settle(store: ScheduleStore, claim: Claim, verb: str) -> object:
-    """Settle, and return None when that is done, else why not."""
+    """Settle. Return None if that succeeded, else the error."""
     verbs: dict[str, Callable[[], object]] = {
         "release": lambda: store.release(claim.lease, soon()),
         "retry": lambda: store.retry(claim.lease, 50, None, soon()),

@@ -1,4 +1,4 @@
-"""Lists of schedules with a filter: in order, in pages, whether few or many rows pass it."""
+"""Lists of schedules with a filter, in order and in pages, for filters that few or many rows pass."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.stores.databases import on_our_tables
 
 LATER = [f"later{n * 7 % 30:02}" for n in range(30)]
 DUE = [f"due{n * 7 % 30:02}" for n in range(30)]
-"""Keys by due time, which is another order than that of the keys."""
+"""The keys in the order of their due times, which is not the order of the keys."""
 PAGE = 7
-"""Rows that a store reads at once."""
+"""The number of rows that a store reads at a time."""
 STEP = 3
-"""Of the places at which a list goes on every third is tried: so each place within a page."""
+"""Lists are continued after every third row. So each place within a page occurs."""
 
 
 @pytest.fixture(params=["few", "many"])
 def rows(request: pytest.FixtureRequest, bench: Bench, store: ScheduleStore) -> Iterator[ScheduleStore]:
-    """60 schedules, which count as few, found by the filter's index, or as many, found by that of the order."""
+    """60 schedules. With "few" a list finds them by the filter's index, with "many" by the index of the order."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "many":
             patch.setattr("psched.backends.sql.paging.FEW", 3)

@@ -1,4 +1,4 @@
-"""Processes that are forked off while another thread of their parent polls."""
+"""Processes that are forked while another thread of their parent polls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, t
 def test_a_process_forked_off_amid_a_poll_of_another_thread_polls(
     bench: Bench, store: ScheduleStore, temperature: str
 ) -> None:
-    """Cold: the poll has not even connected yet."""
+    """Cold: the poll has not connected yet when the process is forked."""
     keys = [f"key{number}" for number in range(FORKS + 1)]
     bench.fill(store, keys, lambda number: LONG_AGO + number)
     assert sorted(str(key) for key in keys_got(bench, "schedules", temperature)) == keys
@@ -41,7 +41,7 @@ def test_a_process_forked_off_amid_a_poll_of_another_thread_polls(
 
 @pytest.mark.parametrize("type_", STORES)
 def test_no_connection_to_sqlite_crosses_a_fork_and_no_task_is_the_childs(type_: str, tmp_path: Path) -> None:
-    """SQLite believes of a connection that crossed that its process holds locks on the file, which it does not."""
+    """With a connection from before the fork, SQLite would believe that this process holds locks on the file."""
     bench = Bench(type_, f"sqlite:///{tmp_path}/psched.db")
     bench.make()
     bench.add(bench.open(), "key")
@@ -92,7 +92,7 @@ def test_a_fork_closes_all_connections_while_another_thread_opens_more(monkeypat
 
 
 class Connections:
-    """Connections that are closed before each fork."""
+    """Connections that are closed before each fork. They count how often."""
 
     fork_patience = 0.0
 
@@ -114,13 +114,13 @@ def test_a_lock_that_another_thread_has_taken_alone_is_not_given_back() -> None:
 
 
 def has_open(folder: Path) -> bool:
-    """Tell whether this process has a file in a folder open."""
+    """Return whether this process has a file in this folder open."""
     opened = [path.readlink() for path in Path("/dev/fd").iterdir() if path.is_symlink()]
     return any(path.is_relative_to(folder) for path in opened)
 
 
 def test_no_lock_of_an_open_collection_is_the_same_in_a_process_forked_off(bare: Bench) -> None:
-    """Whatever a thread may hold at the fork: also what no poll of these tests happens to be amid."""
+    """This covers all locks that a thread may hold at the fork, even those that no poll of these tests holds."""
     settings = from_mapping({"type": bare.type, "url": bare.url, "schedules": {}, "queue": {}})
     assert settings.schedules is not None
     assert settings.queue is not None
@@ -141,7 +141,7 @@ def test_no_lock_of_an_open_collection_is_the_same_in_a_process_forked_off(bare:
 
 
 def locks_of(root: object) -> list[tuple[str, object]]:
-    """Return every lock, condition and event that an object of psched's reaches through psched's own attributes."""
+    """Return every lock, condition and event that can be reached from an object by attributes of psched's classes."""
     found: list[tuple[str, object]] = []
     seen: set[int] = set()
     left = [(type(root).__name__, root)]

@@ -1,4 +1,4 @@
-"""The leases of a holder, all or some: listed, and released when it is dead. `rdb_compat` knows no holders."""
+"""The leases of a holder, all or some: listed, and released when the holder is dead. `rdb_compat` knows no holders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEAD = "host/4711/dead"
 
 @pytest.fixture
 def dead(bench: Bench) -> ScheduleStore:
-    """The store of a process that will be gone."""
+    """The store of a process that will die."""
     return bench.open(DEAD)
 
 
@@ -259,7 +259,7 @@ def test_the_longest_wait_may_be_shorter_than_a_second(bench: Bench, store: Sche
 
 
 def crash(bench: Bench, store: ScheduleStore, dead: ScheduleStore, longest: float) -> int:
-    """Let the dead process take the row and die over it; return after how many seconds it is due (rounded down)."""
+    """Let the dead process acquire the row and die. Return in how many seconds the row is due (rounded down)."""
     bench.make_due("key")
     bench.take(dead, "key")
     before = store.now()
@@ -270,5 +270,5 @@ def crash(bench: Bench, store: ScheduleStore, dead: ScheduleStore, longest: floa
 
 
 def due_but_the_last(count: int) -> Callable[[int], int]:
-    """Return the due times of `count` rows: one after another since long ago, the last far off."""
+    """Return a function with the due times of `count` rows: long ago, one after another, but the last one far off."""
     return lambda i: FAR_OFF if i == count - 1 else LONG_AGO + i

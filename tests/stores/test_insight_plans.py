@@ -1,4 +1,4 @@
-"""The questions of insight read few of many rows, by plans of the database's own planner."""
+"""Insight's queries read few of many rows, by plans of the database's own planner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.stores.statements import Watch, watched
 pytestmark = pytest.mark.new_table
 
 FEW = 900
-"""Rows that a question may look at, of 6,000 schedules and 4,500 tasks, when it counts up to MOST."""
+"""The maximum number of rows that a query may read, of 6,000 schedules and 4,500 tasks, if it counts up to MOST."""
 MOST = 50
 TIMES = LeaseTimes(300, 5)
 ANALYSE = {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE {table}", "postgresql": "ANALYZE {table}"}
@@ -84,7 +84,7 @@ def test_questions_about_schedules_read_few_rows(bench: Bench, store: ScheduleSt
 
 @pytest.fixture(params=DATABASES)
 def queue(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
-    """A queue with 1,500 finished tasks, 1,500 that are not due and 1,500 that are, of 500 users."""
+    """A queue with 1,500 finished tasks, 1,500 that are not due, and 1,500 due ones, of 500 users."""
     with made_bench(databases, "rdb", request.param, tmp_path, new=True) as bench:
         store = bench.queue()
         store.submit([NewTask(f"done{n:04}", "t", user=f"user{n % 500:04}") for n in range(1500)])
@@ -111,7 +111,7 @@ def test_questions_about_tasks_read_few_rows(queue: QueueBench) -> None:
 
 
 def see_that_few_rows_were_read(bench: Bench, watch: Watch, name: str) -> None:
-    """Fail with the statements and plans when a question looked at more than it may."""
+    """Fail with the statements and plans if a query has read more than `FEW` rows."""
     story = "\n".join([name, *watch.statements, *watch.plans, str(watch.reads)])
     assert watch.statements, name
     assert sum(watch.reads) <= FEW, story

@@ -1,4 +1,4 @@
-"""What insight answers about schedules, on every store."""
+"""What insight returns about schedules, on every store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def collection(store: ScheduleStore) -> ScheduleCollection:
 
 @pytest.fixture
 def insight(bench: Bench, store: ScheduleStore) -> ScheduleInsight:
-    """Insight by a read-only session, where `store` has made the table."""
+    """Insight with a read-only session. `store` has made the table."""
     return ScheduleInsight(collection(bench.open(read_only=True)))
 
 

@@ -1,4 +1,4 @@
-"""A finish that comes late finds a missing fence: seeds decide which statement goes when."""
+"""A late finish would reveal a missing fence: seeds decide in which order the statements run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ pytestmark = pytest.mark.slow
 
 WORKERS = 3
 SEEDS = 20
-"""Enough for each removed guard to be found several times over (see below)."""
+"""The number of seeds: enough to find each removed guard several times (see below)."""
 MOST_SEEDS = 200
-"""Where locks and a busy machine have a say in the order too, a guard may be missed by the first ones."""
+"""The maximum number of seeds where locks and a busy machine also affect the order, so that the first ones may miss a
+guard.
+"""
 FENCE = (
     r"(?:coalesce\((?:\w+\.)?holder, ''\)|\b(?:\w+\.)?[`\"]?(?:fence|claim|timeout)[`\"]?)"
     r" = ((?:\?|%\(\w+\)s|%s)(?:::\w+)?)(?! *,)"
 )
-"""How fence, number of the acquire and holder are compared in an UPDATE."""
+"""Patterns of an UPDATE's comparisons of the fence, of the acquire's number and of the holder."""
 
 
 def test_no_order_of_statements_breaks_a_promise(bench: Bench) -> None:
@@ -69,7 +71,7 @@ def find_violation(bench: Bench) -> bool:
 
 @contextmanager
 def unfenced_scripts() -> Iterator[None]:
-    """Make the comparisons of leases in the scripts of Redis true for all rows."""
+    """Make the comparisons of leases in Redis scripts always true."""
     compare, of_holders = "found[1] .. ':' .. (found[4] or '') ~= numbers", "found[5] ~= holder or"
     compose = script_composer.compose
 
@@ -86,7 +88,7 @@ def unfenced_scripts() -> Iterator[None]:
 
 @contextmanager
 def rewritten(pattern: str) -> Iterator[None]:
-    """Make a comparison in the WHERE of every UPDATE true for all rows."""
+    """Make a comparison in the WHERE of every UPDATE always true."""
 
     def rewrite(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> tuple[str, Any]:
         if not statement.lstrip().startswith("UPDATE"):

@@ -1,4 +1,4 @@
-"""Schedules that were spoilt past psched: whatever one column of them holds costs themselves only."""
+"""Schedules that another program has made invalid: one invalid column affects only its own schedule."""
 
 from __future__ import annotations
 

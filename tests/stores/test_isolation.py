@@ -1,4 +1,4 @@
-"""How transactions see one another, whatever the server's default is."""
+"""What transactions see of one another, whatever the server's default is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ on_servers = pytest.mark.parametrize("bare", [("rdb", "mariadb"), ("rdb", "postg
 def test_a_transaction_sees_what_others_have_committed_since_it_began(
     bench: Bench, store: ScheduleStore, other: ScheduleStore
 ) -> None:
-    """READ COMMITTED: MariaDB and MySQL begin with REPEATABLE READ, which also locks what is beside the rows."""
+    """This needs READ COMMITTED.
+
+    MariaDB's and MySQL's default, REPEATABLE READ, would also lock the gaps beside the rows.
+    """
     bench.add(store, "key")
     claim = bench.take(store, "key")
     seen: list[int] = []

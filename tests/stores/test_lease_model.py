@@ -1,7 +1,7 @@
-"""Any sequence of verbs, by several holders and over any time, leaves a store as the model of leases says.
+"""After any calls by several holders, at any times, a store has the state of the model of leases.
 
-Hypothesis chooses who does what, and when time passes: all that is stored moves back then, and with it, where the fence
-is a due time, the fences in the holders' hands.
+Hypothesis chooses the calls and their holders, and when time passes. Then all stored times move back, and so do the
+fences that holders have, if these are due times.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ CLOCKS = {
     "statement_timestamp()": "(statement_timestamp() + interval '1 hour')",
     "UTC_TIMESTAMP(3)": "(UTC_TIMESTAMP(3) + INTERVAL 1 HOUR)",
 }
-"""How each database tells the time, and how one would that is an hour ahead."""
+"""Each database's expression for the time, and one for a time that is an hour later."""
 EXAMPLES = 8
-"""How many sequences are tried."""
+"""The number of sequences of calls that are tried."""
 SEEDS = 20
-"""How many beginnings a broken guard is given: which rules are tried often is chosen once for each."""
+"""The number of seeds that are tried to find a removed guard. Each seed prefers other rules."""
 STEPS = 40
 
 
@@ -53,12 +53,12 @@ on_these = pytest.mark.parametrize(
     indirect=True,
     ids="-".join,
 )
-"""Where broken guards are looked for: the others are broken in the same way, and found as fast."""
+"""The benches on which removed guards are searched. On the others guards work in the same way."""
 
 
 @dataclass
 class Held:
-    """A claim in the hands of one holder; its lease is replaced when it is extended."""
+    """A claim of one holder. Its lease is replaced when it is extended."""
 
     store: ScheduleStore
     claim: Claim
@@ -66,7 +66,7 @@ class Held:
 
 
 class Leases(RuleBasedStateMachine):
-    """Three holders of one table."""
+    """Three holders of leases on one table."""
 
     claims: Any = Bundle("claims")
 
@@ -151,9 +151,9 @@ class Leases(RuleBasedStateMachine):
             self.stores["one"].delete(row.key)
 
     def lease(self, alive_time: int) -> int:
-        """Return a time for a lease that ends when no other one does, nor anything is due.
+        """Return a lease's seconds, chosen so that nothing else is due, and no other lease ends, in the same second.
 
-        A fence that is a due time in whole seconds tells no two leases apart that end in the same second.
+        A fence that is a due time in whole seconds cannot distinguish leases that end in the same second.
         """
         return alive_time + next(self.leases)
 
@@ -161,11 +161,11 @@ class Leases(RuleBasedStateMachine):
         return self.model.holds(held.claim.row.key, held.grant)
 
     def stored(self, moment: float) -> float:
-        """Return the due time (unix seconds) that stands for a moment of the model's."""
+        """Return the due time in unix seconds for a time of the model."""
         return int(self.start + moment - self.model.now)
 
     def settle(self, held: Held, call: Callable[[], object], wait: float, following: int | None = None) -> None:
-        """Settle; it must succeed for whoever holds the row, and be refused to everybody else."""
+        """Settle. This must succeed if this claim holds the row, and must be refused otherwise."""
         if self.holds(held):
             call()
             self.model.settle(held.claim.row.key, self.model.now + wait, following)
@@ -175,7 +175,7 @@ class Leases(RuleBasedStateMachine):
 
 
 def explore(bench: Bench, start: int | None = None, phases: Collection[Phase] = tuple(Phase)) -> None:
-    """Try sequences, from a chosen seed on if `start` is given, and raise what the shortest wrong one raises."""
+    """Try sequences of calls, and raise the error of the shortest wrong one. `start`: the seed."""
     stores = {name: bench.open() for name in ("one", "two", "three")}
 
     def machine() -> Leases:
@@ -206,7 +206,7 @@ def test_a_broken_fence_is_found(bench: Bench) -> None:
 
 @pytest.mark.parametrize("bare", [("rdb_compat", "sqlite"), ("rdb", "mariadb")], indirect=True, ids="-".join)
 def test_a_broken_row_count_check_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere one statement does it, and counts as it goes."""
+    """On other stores a single statement settles the row and counts it."""
     execute = Statement.execute
 
     def execute_as_if_one_row(self: Statement, connection: sa.Connection, values: Mapping[str, Any]) -> int:
@@ -225,7 +225,7 @@ def test_a_clock_that_is_not_the_database_s_is_found(bench: Bench) -> None:
 
 
 def finds_a_fault(bench: Bench) -> bool:
-    """Tell whether some sequence shows it; nobody needs the shortest one."""
+    """Return whether any sequence finds a fault. The shortest one is not needed."""
     for start in range(SEEDS):
         try:
             explore(bench, start, [Phase.generate])
@@ -236,7 +236,7 @@ def finds_a_fault(bench: Bench) -> bool:
 
 @contextmanager
 def an_hour_ahead() -> Iterator[None]:
-    """Let whoever writes leases have a clock of its own, which is an hour ahead."""
+    """Let statements that write leases use a clock that is an hour ahead."""
     compose = script_composer.compose
 
     def ahead(kind: str, verb: str) -> Script:

@@ -1,4 +1,4 @@
-"""Listing a whole table: however large its rows are, and whatever somebody has made of its keys."""
+"""Listing a whole table, however large its rows are, and whatever another program has written into its keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ MANY = 600
 
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> int:
-    """A thousandth of the bytes that are read at once, so that the rows of the tests are small."""
+    """Reduce the maximum number of bytes of one read to a thousandth, so that the tests need only small rows.
+
+    Return it.
+    """
     monkeypatch.setattr("psched.backends.sql.paging.MAX_BATCH_SIZE", 16_000)
     return 16_000
 
@@ -89,7 +92,7 @@ def test_schedules_behind_due_times_that_are_none_are_listed(
 
 
 def spoil_due_times(connection: sqlite3.Connection, table: str, column: str, key: str, due: str) -> None:
-    """Write `due` into three rows of a table, whose column then takes NULL."""
+    """Write `due` into three rows of a table. If it is NULL, the column first has to accept this."""
     connection.execute("PRAGMA ignore_check_constraints = ON")
     [sql] = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
     [definition] = [line for line in sql.splitlines() if line.strip().startswith(f"{column} ")]
@@ -134,12 +137,12 @@ def every_key() -> list[str]:
 
 
 def lift_checks(bench: Bench | QueueBench) -> None:
-    """Let the table take keys that it forbids."""
+    """Drop the table's checks of its keys."""
     assert not bench.rows.spoil([("no such row", bench.columns.key, "''")])
 
 
 def spoil_keys(bench: Bench | QueueBench) -> None:
-    """Make some keys BLOBs, and some text that is no UTF-8."""
+    """Change some keys to BLOBs, and some to text that is not UTF-8."""
     key = bench.quoted_key
     for kind in ("text", "blob"):
         changed = f"UPDATE {{table}} SET {key} = CAST(X'FF' || {key} AS {kind.upper()}) WHERE {key} LIKE '{kind}%'"

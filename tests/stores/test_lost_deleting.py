@@ -1,6 +1,6 @@
-"""A delete whose answer was lost is sent again, and spares what was created under the same key since.
+"""A delete whose answer was lost is sent again, but spares a row that was created with the same key meanwhile.
 
-One that met a conflict has done nothing: it begins anew, with what is there then.
+A delete that met a conflict has done nothing: it starts again, with the rows that exist then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A settling whose answer was lost: known by what the row keeps of its last leases, or told to be unknown."""
+"""A settlement whose answer was lost is recognised by the leases that the row records, or reported as unknown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTLING: dict[str, Callable[[ScheduleStore, Claim], object]] = {
     "advance": lambda store, claim: store.advance(claim, NEXT, NEXT, soon()),
     "advance_many": lambda store, claim: of_many(store.advance_many([Step(claim, NEXT, NEXT)], soon())),
 }
-"""Each leaves the row due at once."""
+"""Calls that settle a run, and make the row due immediately."""
 GIVING_BACK = ["release", "retry", "retry_many"]
 
 
@@ -41,7 +41,7 @@ def of_many(answers: list[Any]) -> None:
 
 
 class Stage:
-    """Two holders, and a row that the first has."""
+    """Two holders, and a row that the first one holds."""
 
     def __init__(self, bench: Bench, verb: str) -> None:
         self.bench = bench
@@ -54,7 +54,7 @@ class Stage:
         return self.bench.take(self.store, key)
 
     def lose(self, meanwhile: Callable[[], object]) -> object:
-        """Settle, the answer being lost; return what comes of it in the end."""
+        """Settle, and lose the answer. Return the result. `meanwhile`: called before the second attempt."""
         rehearsed = self.taken("rehearsed")
         number = writes_of(lambda: self.settle(self.store, rehearsed))
         self.store.delete("rehearsed")
@@ -62,7 +62,7 @@ class Stage:
             return self.settle(self.store, self.claim)
 
     def take_over(self, times: int = 1) -> None:
-        """Let the other one have the row so often; it keeps it in the end."""
+        """Let the other holder acquire the row `times` times. It keeps the last lease."""
         for time in range(times):
             claim = self.bench.take(self.other, "key")
             if time + 1 < times:
@@ -162,7 +162,7 @@ def test_after_a_call_that_was_never_answered_the_next_one_does_not_say_that_not
 @pytest.mark.parametrize("bare", [("rdb_compat", "sqlite"), ("rdb_compat", "postgresql")], indirect=True, ids="-".join)
 @pytest.mark.parametrize("verb", GIVING_BACK)
 def test_a_row_of_the_originals_keeps_nothing_by_which_it_could_be_known(bench: Bench, verb: str) -> None:
-    """But while the lease lasts nobody else may write the row, so that what stands there is ours."""
+    """But while the lease lasts nobody else may change the row, so its state is the result of our own call."""
     stage = Stage.__new__(Stage)
     stage.bench, stage.settle = bench, SETTLING[verb]
     stage.store, stage.other = bench.open(), bench.open()

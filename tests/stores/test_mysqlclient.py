@@ -1,4 +1,4 @@
-"""mysqlclient waits, loses connections and forks as PyMySQL does."""
+"""With mysqlclient psched waits, loses connections and forks as with PyMySQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every store tells when its earliest row is due, by the database's clock, without reading what it does not have to."""
+"""Every store returns when its earliest row is due, by the database's clock, and reads few rows for that."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tests.stores.rows import RedisRows
 from tests.stores.statements import Watch, watched
 
 SLACK = 1.0
-"""Seconds by which the clock may move on between two statements of a test."""
+"""Seconds by which the clock may advance between two statements of a test."""
 MANY = 600
 BANDS = 5
 FEW = 4 * BANDS + 10
-"""Rows it may look at, of thousands."""
+"""The maximum number of rows that the call may read, of thousands."""
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
 def tasks(
     request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path, new_table: bool
 ) -> Iterator[QueueBench]:
-    """Each kind of queue on each database."""
+    """Each kind of queue on each database, with an empty table."""
     with made_bench(databases, *request.param, tmp_path, new=new_table) as bench:
         yield bench
 
 
 def is_about(store: LeaseStore, due: float) -> bool:
-    """Whether the store says that something is due at that moment, but for the time that passes meanwhile."""
+    """Return whether the store's earliest row is due at this time, within `SLACK`."""
     wait = store.next_due()
     return wait is not None and -SLACK <= wait - (due - store.now()) <= SLACK
 
@@ -262,13 +262,13 @@ def test_looking_at_many_tasks_reads_next_to_nothing(tasks: QueueBench) -> None:
 
 
 def gather_statistics(bench: Bench) -> None:
-    """Let MariaDB know at once what it finds out within seconds; the others need not."""
+    """Let MariaDB gather its statistics now, which it would otherwise do in some seconds. Other databases need none."""
     if bench.database == "mysql":
         bench.execute("ANALYZE TABLE {table}")
 
 
 def see_that_it_is_cheap(watch: Watch, few: int) -> None:
-    """Fail unless it was one statement that looked at `few` rows at the most."""
+    """Fail unless the call sent one statement, which read at most `few` rows."""
     story = "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
     assert len(watch.statements) == 1, story
     assert sum(watch.reads) <= few, story

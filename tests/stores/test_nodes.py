@@ -1,4 +1,4 @@
-"""Which workers are alive, what they route and what they run, is on record in every store that has a place for it."""
+"""Every store that can record nodes says which workers are alive, what they route and what they run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WANTED = TypeFilter(("a", re.compile("^b")), ("[ab]*",))
 
 
 def silence(bench: Bench, seconds: int) -> None:
-    """Let the last sign of all nodes be older by so many seconds."""
+    """Make the last heartbeat of all nodes `seconds` older."""
     if bench.database == "redis":
         client, key = getattr(bench.rows, "client"), f"{getattr(bench.rows, 'prefix')}nodes"  # noqa: B009
         for node, stored in client.hgetall(key).items():

@@ -1,4 +1,4 @@
-"""What no worker takes and what keeps failing is found on every store, by an index, without a look at the rest."""
+"""Every store finds rows that no worker acquires or that keep failing, by an index, without reading the others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What the statements of a store cost with many rows stored: an index in the order of the due times, and few rows read.
+"""The cost of a store's statements with many rows: they use the index of due times, and read few rows.
 
-The statements are those that really run, seen on their way to the driver and explained in the same session.
+The statements are those that really run. They are recorded on their way to the driver, and explained in the same
+session.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ pytestmark = [on_sql, pytest.mark.new_table]
 
 DUE, WAITING = 1500, 2000
 FEW = 400
-"""Rows a call may look at, of 3,500. Generous: what is to be caught reads all that is stored, or all that is due."""
+"""The maximum number of rows that a call may read, of 3,500. A wrong plan reads all rows, or all due rows."""
 
 
 @pytest.fixture
 def crowd(bench: Bench, store: ScheduleStore) -> ScheduleStore:
-    """A store with a backlog of 1,500 due rows and 2,000 that wait."""
+    """A store with 1,500 due rows, and 2,000 that are not due."""
     stop_analysing(bench)
     keys = [f"key{n:05}" for n in range(DUE + WAITING)]
     bench.fill(store, keys, lambda i: (LONG_AGO if i < DUE else FAR_OFF) + i)
@@ -166,7 +167,7 @@ def test_listing_reads_a_page_at_a_time_by_the_index(bench: Bench, crowd: Schedu
 
 
 def see_that_few_rows_were_read(watch: Watch) -> None:
-    """Fail with the statements and plans when a call looked at more than it may."""
+    """Fail with the statements and plans if a call has read more than `FEW` rows, or a whole table."""
     story = "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
     assert sum(watch.reads) <= FEW, story
     whole = [
@@ -176,7 +177,7 @@ def see_that_few_rows_were_read(watch: Watch) -> None:
 
 
 def stop_analysing(bench: Bench) -> None:
-    """Keep PostgreSQL from learning what the table holds, as a table is in its first minute."""
+    """Keep PostgreSQL from gathering statistics of the table, as in a new table's first minute."""
     if bench.database == "postgresql":
         bench.execute("ALTER TABLE {table} SET (autovacuum_enabled = false)")
 

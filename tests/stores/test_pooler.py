@@ -1,6 +1,6 @@
-"""A pooler between psched and its database: what psched needs is in each transaction, and nothing outlives it.
+"""A pooler between psched and its database: each transaction sets what psched needs, and none of that outlives it.
 
-The conformance suite runs through poolers as well; see `POOLERS` in databases.py.
+The conformance tests run through poolers too: see `POOLERS` in databases.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SETTINGS = {
 
 @pytest.fixture
 def pooler(postgresql: Server, request: pytest.FixtureRequest) -> Iterator[PgBouncer]:
-    """A PgBouncer in the mode that the test asks for, with one session for all clients of a database."""
+    """A PgBouncer in the mode of the test's parameter, with one session for all clients of a database."""
     with PgBouncer(postgresql, request.param) as pooler:
         yield pooler
 
@@ -64,7 +64,7 @@ def opened(type_: str, url: str, pooler: str = "auto", **further: Any) -> Stores
 
 
 def session_of(neighbour: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
-    """Return what the session that a client is given has: settings, prepared statements, locks, tables, channels."""
+    """Return the state of a client's session: settings, prepared statements, cursors, channels, locks, tables."""
     neighbour.execute("DO $$ BEGIN END $$")  # loads PL/pgSQL, which has settings of its own
     settings = neighbour.execute("SELECT pg_backend_pid()::text, name, setting FROM pg_settings ORDER BY name")
     others = [
@@ -82,7 +82,7 @@ def session_of(neighbour: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
 
 
 def use(stores: Stores) -> None:
-    """Make the tables and use the verbs of both stores, often enough for a driver to prepare their statements."""
+    """Make the tables and call the methods of both stores, often enough for a driver to prepare their statements."""
     schedules, queue = stores.schedules, stores.queue
     assert schedules is not None
     assert queue is not None
@@ -115,7 +115,7 @@ def use(stores: Stores) -> None:
 def test_the_sessions_of_other_clients_stay_as_they_are(
     type_: str, setting: str, pooler: PgBouncer, database: str
 ) -> None:
-    """There is one session, so psched uses the neighbour's."""
+    """The pooler has one session, so psched uses the other client's."""
     with pooler.connect(database) as neighbour:
         before = session_of(neighbour)
         use(opened(type_, pooler.url(database), setting))
@@ -124,7 +124,7 @@ def test_the_sessions_of_other_clients_stay_as_they_are(
 
 @pytest.fixture
 def behind(pooler: PgBouncer, database: str) -> Iterator[Database]:
-    """The database as psched reaches it through the pooler."""
+    """The database, as psched reaches it through the pooler."""
     with contextlib.closing(open_database(pooler.url(database), {})) as behind:
         yield behind
 
@@ -195,7 +195,7 @@ def test_a_pooler_without_transactions_is_refused_with_the_remedy(type_: str, po
 
 
 def test_a_driver_that_cannot_use_a_pooler_is_refused_with_the_remedy() -> None:
-    """A connection of psycopg 2, as far as it is asked."""
+    """The connection is a stand-in for one of psycopg 2."""
     rows = SimpleNamespace(execute=print, fetchone=lambda: (2,))
     closed: list[bool] = []
     connection = SimpleNamespace(
@@ -285,7 +285,7 @@ def multiplexer(mariadb: Server) -> Iterator[MultiplexedMariaDB]:
 
 
 def mysql_session_of(neighbour: pymysql.Connection) -> list[tuple[Any, ...]]:
-    """Return the variables of the session that a client is given; what the session has done so far is left out."""
+    """Return the variables of a client's session, without those that change with what the session has done."""
     with neighbour.cursor() as cursor:
         cursor.execute("SHOW SESSION VARIABLES")
         variables = [

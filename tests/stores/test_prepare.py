@@ -1,4 +1,4 @@
-"""What a worker does before there is anything to run: the first runs are then as quick as the later ones."""
+"""What a worker prepares before anything is due, so that its first runs are as quick as the later ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 
 KEYS = ["a", "b", "c", "d"]
 ROUNDS = 12
-"""More than a choice of what rows have in common must come for a statement of its own."""
+"""The number of rounds: more than the times that the same values must occur to get a statement of their own."""
 
 
 def test_a_prepared_store_compiles_nothing_for_the_first_runs(

@@ -1,4 +1,4 @@
-"""Names are quoted as each session of MariaDB and MySQL has it: with `ANSI_QUOTES` "key" is a name, else a string."""
+"""Names are quoted as a session of MariaDB or MySQL needs: with `ANSI_QUOTES` "key" is a name, otherwise a string."""
 
 from __future__ import annotations
 

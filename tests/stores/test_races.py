@@ -1,4 +1,4 @@
-"""What meets a run in progress: the recovery of its lease, a new rule, a row created anew, a clock set back."""
+"""Events during a run: its lease is recovered, its rule changed, its row created again, or the clock set back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def see_that_all_is_proved(schedules: ScheduleCollection, since: int) -> None:
 
 
 def at_once(*calls: Callable[[], object]) -> list[object]:
-    """Make all calls at the same moment, each in a thread; return their answers, or the ScheduleErrors they raise."""
+    """Make all calls at the same moment, each in a thread.
+
+    Return their results, or the ScheduleErrors that they raise.
+    """
     start, found = threading.Barrier(len(calls)), dict[int, object]()
 
     def run(number: int, call: Callable[[], object]) -> None:

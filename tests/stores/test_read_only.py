@@ -1,4 +1,4 @@
-"""The sessions of insight: they refuse writes, end long statements, and have none of the workers' planner settings."""
+"""Insight's sessions refuse writes, end long statements, and have none of the workers' planner settings."""
 
 from __future__ import annotations
 

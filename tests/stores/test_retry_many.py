@@ -1,4 +1,4 @@
-"""Retrying many rows at once: each as if alone, whatever becomes of the others; so what is malformed delays nobody."""
+"""Retrying many rows by one call: each as if alone, whatever the others' results. So an invalid row delays no other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def taken(bench: Bench, store: ScheduleStore, keys: list[str]) -> dict[str, Clai
 
 
 def kept(bench: Bench, key: str) -> dict[str, object]:
-    """What is stored of a row, but what differs from row to row or with the time of its writing."""
+    """Return the stored values of a row, without those that depend on the row or the time of the write."""
     row = bench.raw(key)
     assert row is not None
     return {name: row[name] for name in ("status", "attempts", "last_error", "crashes", "holder") if name in row}
@@ -75,7 +75,7 @@ def test_each_is_told_what_became_of_it_and_the_others_are_retried(
 def test_what_was_retried_though_the_answer_was_lost_is_no_lost_lease(
     bench: Bench, store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On SQL: Redis' calls go another way, which tests/faults/test_redis.py tries."""
+    """Only on SQL: Redis uses other code, which tests/faults/test_redis.py tests."""
     run = Database.run
 
     def lost(database: Database, work: Work[object], until: float | None = None) -> object:

@@ -1,4 +1,4 @@
-"""How many runs ended, and how long they took, is added up by minute and hour in every store but `rdb_compat`."""
+"""The number and the durations of runs are added up by minute and hour, in every store but `rdb_compat`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MONTH = 30 * 86400.0
 
 
 def sums(*runs: tuple[float, float | None]) -> RunSums:
-    """Return the sums of runs, given the duration and the wait of each."""
+    """Return the sums for these runs, each given by its duration and its wait in seconds."""
     found = RunSums()
     for duration, wait in runs:
         found.add_run(duration, wait)

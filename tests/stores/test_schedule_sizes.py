@@ -1,4 +1,4 @@
-"""Large schedules: what an acquire takes together, and what is stored of their size."""
+"""Large schedules: how many one acquire takes, and what is stored of their size."""
 
 from __future__ import annotations
 

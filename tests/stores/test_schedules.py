@@ -1,4 +1,4 @@
-"""The verbs of the collection: add, get, list, modify, delete."""
+"""Methods of the collection of schedules: add, get, list, modify, delete."""
 
 from __future__ import annotations
 

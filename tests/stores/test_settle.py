@@ -1,4 +1,4 @@
-"""Settling under a lease: release, retry and advance do what they say, once."""
+"""With a lease, release, retry and advance have their effects, and each has them once."""
 
 from __future__ import annotations
 

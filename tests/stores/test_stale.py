@@ -1,4 +1,4 @@
-"""A lease that is no longer ours changes nothing, whoever has the row now and whatever happened to it since."""
+"""A lease that no longer holds changes nothing, whoever holds the row now, and whatever happened to it meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Scenario = Callable[[Bench, ScheduleStore, ScheduleStore, Claim], object]
 
 
 def ended_and_taken(bench: Bench, store: ScheduleStore, other: ScheduleStore, claim: Claim) -> None:
-    """The only way that needs no help of the first holder: its time is over."""
+    """Let the first holder's lease end. This is the only scenario in which that holder does nothing."""
     (lease,) = store.extend([claim.lease], bench.lease)
     assert lease is not None
     assert eventually(lambda: other.acquire(1, 200))
@@ -62,7 +62,7 @@ def advanced_by_the_next_holder(bench: Bench, store: ScheduleStore, other: Sched
 def advanced_to_the_moment_our_lease_ends(
     bench: Bench, store: ScheduleStore, other: ScheduleStore, claim: Claim
 ) -> None:
-    """A due time that equals the end of our lease by chance does not make the row ours."""
+    """The row's due time happens to equal the end of our lease. This must not make the row ours."""
     store.release(claim.lease, soon())
     end = int(claim.lease.expires_at)
     other.advance(bench.take(other, "key", 200), end, end, soon())
@@ -74,14 +74,14 @@ def extended_by_the_next_holder(bench: Bench, store: ScheduleStore, other: Sched
 
 
 def deleted_added_and_taken(bench: Bench, store: ScheduleStore, other: ScheduleStore, claim: Claim) -> None:
-    """Another row with the same key: its fences must not begin again where ours was."""
+    """Another row has the same key. Its fences must not begin again at the value of ours."""
     other.delete("key")
     bench.add(other, "key")
     bench.take(other, "key", 200)
 
 
 def moved_while_leased(bench: Bench, store: ScheduleStore, other: ScheduleStore, claim: Claim) -> None:
-    """A new rule for a leased row leaves the lease alone, but not once the row is somebody else's."""
+    """The next holder's leased row gets a new rule. This must not make the row ours."""
     store.release(claim.lease, soon())
     bench.take(other, "key", 200)
     seen = other.get("key")
@@ -128,9 +128,9 @@ def test_a_stale_lease_changes_nothing(
 
 
 def refusal(bench: Bench, scenario: Scenario) -> type[ScheduleError]:
-    """Return what is raised: the row keeps how our lease ended, if we ended it, else it is lost.
+    """Return the error that our call raises: it depends on whether the row records that we ended our lease.
 
-    Without that a store cannot tell who stored an occurrence that is already there.
+    Without such a record a store cannot know who stored an occurrence that is already stored.
     """
     if bench.compat:
         return ScheduleError if scenario is advanced_by_the_next_holder else PreemptedError

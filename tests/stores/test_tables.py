@@ -1,4 +1,4 @@
-"""Tables: made once, by anybody, and never taken for what they are not."""
+"""Tables are made once, by whichever process comes first, and wrong tables are never used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.stores.sent_statements import before_each
 
 @pytest.fixture(params=STORES)
 def fresh(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
-    """A store whose whole database is empty."""
+    """A store in an empty database."""
     bench = Bench(request.param, database)
     try:
         yield bench
@@ -194,7 +194,7 @@ def test_an_entry_table_of_another_version_is_refused_too(fresh: Bench) -> None:
 
 
 def everything(bench: Bench) -> tuple[object, ...]:
-    """Return the columns and indexes of a bench's tables, what is recorded of them, and its row."""
+    """Return the columns and indexes of a bench's tables, what is recorded about the tables, and the bench's row."""
     with bench.connect() as connection:
         found = sa.inspect(connection)
         tables = {name for name in found.get_table_names() if name.startswith(bench.table) or name == "psched_meta"}

@@ -1,4 +1,4 @@
-"""A schedule that was taken ahead and never begun costs no attempt. `rdb_compat` counts none at all."""
+"""A prefetched schedule that never began is charged no attempt. `rdb_compat` counts no attempts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.stores.bench import Bench, eventually, soon
 
 
 def taken_again(store: ScheduleStore, ahead: bool = True, alive_time: float = 100) -> Claim:
-    """Wait until the only row's lease has ended by itself, and acquire it."""
+    """Wait until the lease of the only row has ended, and acquire the row."""
     (claim,) = eventually(lambda: store.acquire(5, alive_time, ahead=ahead))
     return claim
 

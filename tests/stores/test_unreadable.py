@@ -1,4 +1,4 @@
-"""Rows that somebody wrote past us: they are told as such, and never stop their neighbours."""
+"""Rows that another program wrote: they are reported as unreadable, and never stop other rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psched.store import ScheduleStore
 from tests.stores.bench import LONG_AGO, Bench, soon
 
 UNREADABLE = ["{broken", "[1, 2]", '"text"', "", '{"a": NaN}', "null"]
-"""What any database stores, and no handler should ever get. PerfectSched reads whatever it cannot parse as `{}`."""
+"""Values that each database stores, but that no handler may get. PerfectSched reads what it cannot parse as `{}`."""
 
 FORGIVEN: list[bytes] = [b"{broken", b"[1, 2]", b"", b"null", b"\xff\xfe", b"--- yaml", b'{"a": ']
 
@@ -58,7 +58,7 @@ def test_the_originals_table_reads_unparsable_data_as_empty(bench: Bench, store:
 
 @pytest.mark.parametrize("number", range(6))
 def test_columns_of_a_wrong_kind_are_a_problem_of_their_row_alone(tmp_path: Any, number: int) -> None:
-    """Only SQLite stores such rows; so it is no matter of the other databases."""
+    """Only SQLite stores such rows."""
     for type_, writes in SQLITE_STORES_ANYTHING.items():
         if number >= len(writes):
             continue
@@ -75,7 +75,7 @@ def test_columns_of_a_wrong_kind_are_a_problem_of_their_row_alone(tmp_path: Any,
 
 
 def see_that_the_neighbour_runs(bench: Bench, store: ScheduleStore) -> None:
-    """Acquire both: one has a problem and can be put off (or is left alone), listed and read; the other is as ever."""
+    """Check that the good row runs, and that the bad row has a problem, is listed, and can be retried (or is left)."""
     before = bench.raw("bad")
     claims = {claim.row.key: claim for claim in store.acquire(10, 100)}
     assert claims["good"].row.problem is None

@@ -1,4 +1,4 @@
-"""Upgrades of tables to the next layout, which only tests have, while programs of the layout before go on."""
+"""Upgrades of tables to the next layout, which exists only in tests, while programs of the former layout still run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ on_each_backend = pytest.mark.parametrize(
 
 @pytest.fixture
 def patch() -> Iterator[pytest.MonkeyPatch]:
-    """What makes this process one of the version with the next layout, and back."""
+    """A patch by which this process becomes the version with the next layout, until it is undone."""
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
@@ -71,7 +71,7 @@ def test_tables_are_upgraded_while_old_programs_go_on(
 
 
 def upgrade_at_once(bench: Bench, number: int) -> None:
-    """Upgrade the tables by several processes' worth of threads at once."""
+    """Upgrade the tables in `number` threads at the same time, each with a store of its own."""
     errors: list[BaseException] = []
 
     def upgrade(store: ScheduleStore) -> None:
@@ -89,7 +89,7 @@ def upgrade_at_once(bench: Bench, number: int) -> None:
 
 
 def assert_made_anew_is_the_same(bench: Bench) -> None:
-    """Compare the upgraded tables with tables that are made by the new version."""
+    """Check that upgraded tables equal tables that the new version makes."""
     if bench.database == "redis":
         return
     other = Bench(bench.type, bench.url, f"{bench.table}_anew", bench.pooler)
@@ -115,7 +115,7 @@ def shape(bench: Bench) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 @on_each_backend
 def test_an_upgrade_that_was_killed_goes_on(bench: Bench, store: ScheduleStore, patch: pytest.MonkeyPatch) -> None:
-    """After each of its statements in turn."""
+    """The upgrade is killed after each of its statements in turn."""
     bench.fill(store, [f"key{n:02}" for n in range(50)], lambda i: LONG_AGO + i)
     next_layout.install(patch)
     for done in range(100):
@@ -147,7 +147,7 @@ def test_an_upgrade_that_was_killed_goes_on(bench: Bench, store: ScheduleStore, 
 
 
 def end_lock(bench: Bench) -> None:
-    """Let the lock of a killed process end now instead of in 30 s."""
+    """End the lock of a killed process now, instead of in 30 s."""
     rows: Any = bench.rows
     rows.client.delete(f"{rows.prefix}init-lock")
 
@@ -201,7 +201,7 @@ def test_an_index_whose_building_was_interrupted_is_built_again(bench: Bench, st
 
 
 def record(bench: Bench, layout: int, oldest: int) -> None:
-    """Record a layout past psched."""
+    """Record a layout without psched."""
     if bench.database == "redis":
         rows: Any = bench.rows
         rows.client.hset(f"{rows.prefix}meta", mapping={"layout": f"{layout}.1", "oldest_layout": oldest})

@@ -1,4 +1,4 @@
-"""Keys, data and times at their limits: what goes in comes out, and what is different stays different."""
+"""Keys, data and times at their limits: a value is returned as it was stored, and different values stay different."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, keys_of, soon
 
 TOO_LATE = r"2038|32|2147483647"
-"""What an error has to name where a time is an int of 32 bits."""
+"""What an error must contain if a time does not fit into 32 bits."""
 
 LOOK_ALIKES = [
     ["key", "Key", "KEY", "ｋｅｙ"],

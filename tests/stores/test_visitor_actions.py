@@ -1,4 +1,4 @@
-"""What visitors of the web pages did is kept in every store but `rdb_compat`."""
+"""Actions of visitors of the web pages are recorded in every store but `rdb_compat`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who listens is called when somebody makes rows due, where the database can call: on PostgreSQL."""
+"""A listening worker is notified when a row becomes due, if the database can notify: on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import made_bench
 
 SILENCE = 0.15
-"""Seconds after which what has not rung does not ring. A ring takes some milliseconds."""
+"""Seconds after which a notification counts as not sent. A notification takes some milliseconds."""
 
 
 @pytest.fixture
 def bench(databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
-    """A queue on PostgreSQL."""
+    """A queue on PostgreSQL, with an empty table."""
     with made_bench(databases, "rdb", "postgresql", tmp_path) as bench:
         yield bench
 
@@ -39,7 +39,7 @@ def store(bench: QueueBench) -> TaskStore:
 
 @pytest.fixture
 def wakeup(store: TaskStore) -> Iterator[Wakeup]:
-    """A bell of the queue, armed and proven."""
+    """A wakeup of the queue that listens and has already received a notification."""
     with closing(open_wakeup(store)) as wakeup:
         wakeup.listen(60)
         eventually(lambda: not wakeup.is_notified() and wakeup.proven)
@@ -53,7 +53,7 @@ def open_wakeup(store: LeaseStore) -> Wakeup:
 
 
 def rings(wakeup: Wakeup) -> bool:
-    """Whether it rings within a moment."""
+    """Return whether the wakeup is notified within `SILENCE`."""
     end = time.monotonic() + SILENCE
     while time.monotonic() < end:
         if wakeup.is_notified():

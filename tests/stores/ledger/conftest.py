@@ -1,4 +1,4 @@
-"""Fixtures of the ledger's tests: the stores that keep one, each on each database."""
+"""Fixtures for the tests of the ledger: the stores that have a ledger, on each database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.stores.databases import KINDS, SharedDatabases, folder_for
 
 @pytest.fixture(params=["sqlite", *KINDS, "redis"])
 def bare(request: pytest.FixtureRequest, databases: SharedDatabases) -> Iterator[Bench]:
-    """A table of `rdb` on each database, and one on Redis, not made yet."""
+    """A table of `rdb` on each database, and one on Redis. The table does not exist yet."""
     type_, folder = "redis" if request.param == "redis" else "rdb", folder_for(request, request.param)
     bench = databases.bench(type_, request.param, folder)
     try:

@@ -1,4 +1,4 @@
-"""The audit on each store that keeps a ledger: every occurrence that was due is accounted for, or it is accused."""
+"""The audit, on each store with a ledger: it accounts for every occurrence that was due, or reports a violation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WITH_COMPAT = [*STORES, *(("rdb_compat", database) for database in ("sqlite", *K
 
 @pytest.fixture(params=WITH_COMPAT, ids="-".join)
 def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
-    """A table of each store that keeps a ledger, on each database, not made yet."""
+    """A table of each store with a ledger, on each database. The table does not exist yet."""
     type_, database = request.param
     bench = databases.bench(type_, database, tmp_path)
     try:
@@ -36,7 +36,7 @@ def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: P
 
 @pytest.fixture
 def store(bare: Bench, databases: SharedDatabases) -> Iterator[ScheduleStore]:
-    """It, with its ledger."""
+    """The store on that table, with its ledger."""
     with contextlib.nullcontext() if bare.compat else databases.made(bare):
         ledger = bare.table if bare.compat else None
         settings = StoreSettings(bare.url, "host/1/h", bare.table, reckoning="vixie 2026a", ledger=ledger)
@@ -55,7 +55,7 @@ def schedules(store: ScheduleStore) -> ScheduleCollection:
 
 @pytest.fixture
 def begin(store: ScheduleStore) -> int:
-    """The beginning of an hour: two days and some minutes ago."""
+    """Return the begin of an hour about two days ago, in unix seconds."""
     return int(store.now()) // HOUR * HOUR - 48 * HOUR
 
 
@@ -69,7 +69,10 @@ def found(verdict: Verdict) -> list[tuple[str, int, int]]:
 
 
 def advance(store: ScheduleStore, entry: Entry, next_time: int | None = None) -> int:
-    """Settle what is due by `entry`, to go on with `next_time` (default: an hour later); return its occurrence."""
+    """Settle the due run by `entry`, with `next_time` (default: an hour later) as the next occurrence.
+
+    Return the run's occurrence.
+    """
     [claim] = store.acquire(1, 100)
     row = cast("ScheduleRow", claim.row)
     following = (row.next_time if entry.last is None else entry.last) + HOUR if next_time is None else next_time
@@ -213,6 +216,6 @@ def test_the_audit_reads_its_entries_page_by_page(
 
 
 def replace_entries(bare: Bench, entries: list[dict[str, int]]) -> int:
-    """Put copies of the only entry in its place; return how many."""
+    """Replace the only entry by these copies of it. Return how many they are."""
     bare.rows.copy_entry(entries)
     return len(entries)

@@ -1,4 +1,4 @@
-"""Backfills run the occurrences of the past that a schedule has not run, each once, beside its regular runs."""
+"""A backfill runs past occurrences that a schedule has not run, each once, beside the regular runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.stores.bench import FAR_OFF, Bench, soon
 
 DAY = 86400
 FIRST = 1_600_041_600
-"""2020-09-14 00:00 UTC."""
+"""Unix seconds: 2020-09-14 00:00 UTC."""
 DAYS = [FIRST + n * DAY for n in range(10)]
 
 
@@ -34,7 +34,7 @@ def add(schedules: ScheduleCollection, next_time: int = FAR_OFF, **options: obje
 
 
 def next_task(schedules: ScheduleCollection) -> Task | None:
-    """Acquire what is due now, or within a moment: the recorded begin of a run is a round trip late at most."""
+    """Acquire what is due now or within a second. The recorded begin of a run is late by a round trip at most."""
     while (task := schedules.poll()) is None and (wait := schedules.store.next_due()) is not None and wait < 1:
         time.sleep(wait)
     return task
@@ -47,7 +47,7 @@ def polled(schedules: ScheduleCollection) -> Task:
 
 
 def run(schedules: ScheduleCollection, most: int = 100) -> list[int]:
-    """Finish what is due; return the occurrences."""
+    """Finish what is due. Return the occurrences."""
     times: list[int] = []
     while len(times) < most and (task := next_task(schedules)) is not None:
         times.append(task.scheduled_time)
@@ -122,7 +122,7 @@ def test_as_many_occurrences_run_at_once_as_asked_for(schedules: ScheduleCollect
 
 
 def test_what_ran_was_skipped_or_is_to_come_is_left_out(schedules: ScheduleCollection) -> None:
-    """Only what the ledger knows nothing of, and what was skipped as too late, is missing."""
+    """Missing are only occurrences without a ledger entry, and those that were skipped because they were too late."""
     add(schedules, DAYS[2], max_attempts=1, end=DAYS[8])
     polled(schedules).finish()
     polled(schedules).retry(0, "it broke")  # given up
@@ -233,7 +233,7 @@ def test_a_backfill_is_paused_resumed_and_cancelled(schedules: ScheduleCollectio
 
 
 def test_the_schedule_may_change_and_be_deleted_meanwhile(schedules: ScheduleCollection) -> None:
-    """A backfill runs as it was started, until the schedule is deleted."""
+    """A backfill runs with the values of its start, until the schedule is deleted."""
     add(schedules)
     started(schedules, 0, 4)
     schedules["key"].modify(type="other", data={"n": 2}, cron="@hourly")

@@ -1,4 +1,4 @@
-"""Named calendars on every store: their days have no occurrence, and the audit proves what was excluded when."""
+"""Named calendars on every store: no occurrence is on their days, and the audit knows which days were excluded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.stores.bench import Bench
 
 DAY = 86400
 FIRST = 1_600_041_600
-"""2020-09-14 00:00 UTC, a Monday."""
+"""Unix seconds: 2020-09-14 00:00 UTC, a Monday."""
 DATES = ["2020-09-15", "2020-09-17"]
 
 
@@ -24,7 +24,7 @@ def schedules(store: ScheduleStore) -> ScheduleCollection:
 
 
 def run(schedules: ScheduleCollection) -> list[int]:
-    """Finish what is due, all of it; return the days after the first."""
+    """Finish all that is due. Return the numbers of days from the first day to each occurrence."""
     times = []
     while (task := schedules.poll()) is not None:
         times.append(task.scheduled_time)

@@ -1,4 +1,4 @@
-"""What was decided by a row as it was acquired is not written over what was changed since."""
+"""A decision that is based on an acquired row does not overwrite changes that were made after the acquire."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HOUR = 3600
 
 @pytest.fixture
 def schedules(other: ScheduleStore) -> ScheduleCollection:
-    """What a client, another holder than the worker that has `store`, does."""
+    """The schedules as a client uses them. The client is another holder than the worker with `store`."""
     return ScheduleCollection(other, LeaseTimes(300, 300, 300), Defaults("UTC"))
 
 
 def acquired_while_paused(store: ScheduleStore, schedules: ScheduleCollection) -> Claim:
-    """Let a worker acquire a schedule that was paused while it was running."""
+    """Let a worker acquire a schedule that was paused during an earlier attempt. Return the claim."""
     schedules.add("key", "t", cron="0 * * * *", next_time=int(store.now()) - 2 * HOUR)
     [claim] = store.acquire(1, 100)
     schedules["key"].pause()
@@ -141,7 +141,10 @@ def test_a_broken_row_is_put_off_alike_by_itself_and_with_others(
 def test_a_change_whose_answer_was_lost_is_recognised_whatever_followed(
     store: ScheduleStore, other: ScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An extra run is asked for, and is over, before the client learns whether it was."""
+    """A client requests an extra run.
+
+    The run has already ended when the client finds out whether the request succeeded.
+    """
     worker = ScheduleCollection(other, LeaseTimes(300, 300, 300), Defaults("UTC"))
     worker.add("key", "t", cron="0 * * * *", next_time=FAR_OFF)
     seen = worker["key"].metadata()

@@ -1,4 +1,4 @@
-"""A ledger beside the originals' table, where one is configured: what psched does is on record, and can be proved."""
+"""A configured ledger beside the originals' table: it records what psched does, and the audit can prove it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.stores.databases import KINDS, SharedDatabases
 
 HOUR = 3600
 on_sqlite = pytest.mark.parametrize("bare", ["sqlite"], indirect=True)
-"""For what databases do not differ by."""
+"""The parameter for tests on which databases do not differ."""
 
 
 @pytest.fixture(params=["sqlite", *KINDS])
 def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
-    """A table of the originals on each database, not made yet."""
+    """A table of the original on each database. The table does not exist yet."""
     bench = databases.bench("rdb_compat", request.param, tmp_path)
     try:
         yield bench
@@ -37,7 +37,7 @@ def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: P
 
 @pytest.fixture
 def store(bare: Bench) -> Iterator[ScheduleStore]:
-    """It, with a ledger."""
+    """The store on that table, with a ledger."""
     settings = StoreSettings(bare.url, "host/1/h", bare.table, reckoning="perfectsched 2026a", ledger=bare.table)
     store = open_stores("rdb_compat", settings).schedules
     assert store is not None

@@ -1,4 +1,4 @@
-"""A schedule whose rule has no further occurrence has ended, on every store; the audit proves it to its end."""
+"""A schedule whose rule has no further occurrence has ended, on every store. The audit covers it up to its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psched.store import ScheduleStore
 
 ONCE = "@at 2020-09-13T12:26:40"
 TIME = 1_600_000_000
-"""The occurrence of `ONCE`."""
+"""The time of the only occurrence of `ONCE`, in unix seconds."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def state(schedules: ScheduleCollection) -> StateWord:
 
 
 def run(schedules: ScheduleCollection) -> list[int]:
-    """Finish what is due, all of it; return the occurrences."""
+    """Finish all that is due. Return the occurrences."""
     times = []
     while (task := schedules.poll()) is not None:
         times.append(task.scheduled_time)

@@ -1,4 +1,4 @@
-"""Each end of a run is sent at least once: also one that is committed late, and by one node at a time."""
+"""The end of each run is sent at least once, even if it is committed late, and by one node at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.stores.rows import RedisRows
 
 
 class Inbox:
-    """A receiver."""
+    """A receiver of events, which records them."""
 
     name = "inbox"
 
@@ -33,7 +33,7 @@ class Inbox:
         self.got: list[tuple[str, str]] = []
         self.refused = 0
         self.never: set[str] = set()
-        """The keys that are always refused."""
+        """Keys that the receiver always refuses."""
         self.fails_at = -1
 
     def send(self, id_: str, event: dict[str, object]) -> None:
@@ -58,7 +58,7 @@ def inbox() -> Inbox:
 
 
 def node(store: ScheduleStore, inbox: Inbox) -> EventThread:
-    """A node whose every check reads all since the watermark."""
+    """Return the event thread of a node. Each of its checks reads all events since the watermark."""
     times = iter(range(0, 10**9, 11))
     return EventThread(store, inbox, "table", clock=lambda: next(times))
 
@@ -212,7 +212,7 @@ def test_an_event_that_cannot_be_read_is_logged_and_passed_over(
 
 
 def spoil_outbox(bench: Bench, outbox: EventOutbox, text: str) -> None:
-    """Put an event whose stored text is `text`."""
+    """Store an event whose text is `text`, which may be invalid."""
     if isinstance(bench.rows, RedisRows):
         stream = f"{bench.rows.prefix}outbox"
         bench.rows.client.xadd(stream, {"at": 1, "facts": text} if text else {"other": 1})

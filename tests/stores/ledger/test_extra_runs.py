@@ -1,4 +1,4 @@
-"""An extra run, which `run_now` asks for, moves no regular occurrence: the next one is kept, and comes after it."""
+"""An extra run, requested by `run_now`, moves no regular occurrence: the next one comes after the extra run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def polled(schedules: ScheduleCollection) -> Task:
 
 
 def extra_run(schedules: ScheduleCollection, key: str = "key") -> Task:
-    """Ask for an extra run, and begin it."""
+    """Request an extra run, and acquire it."""
     before = int(schedules.store.now())
     schedules[key].run_now()
     task = polled(schedules)
@@ -41,7 +41,7 @@ def extra_run(schedules: ScheduleCollection, key: str = "key") -> Task:
 
 
 def regular(schedules: ScheduleCollection, key: str = "key") -> tuple[int, float]:
-    """The regular occurrence that is next, and when it is due."""
+    """Return the next regular occurrence, and when it is due."""
     row = schedules[key].metadata()
     assert not row.is_extra
     return row.next_time, row.next_run_time
@@ -63,7 +63,7 @@ def test_a_first_run_at_a_time_of_its_own_keeps_that(schedules: ScheduleCollecti
 
 
 def ahead_of_time(schedules: ScheduleCollection) -> int:
-    """Add a daily schedule that runs ten minutes before its occurrence, due now; return the occurrence."""
+    """Add a daily schedule that runs ten minutes before its occurrence, and is due now. Return the occurrence."""
     occurrence = (int(schedules.store.now()) + 300) // 60 * 60
     moment = time.gmtime(occurrence)
     schedules.add("key", "t", cron=f"{moment.tm_min} {moment.tm_hour} * * *", delay=-600)

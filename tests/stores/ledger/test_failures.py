@@ -1,4 +1,4 @@
-"""A run that has failed for good is kept until somebody was told of it, where the configuration names a hook."""
+"""If the configuration names a hook, a run that has failed for good is stored until the hook has been told."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.stores.test_plans import see_that_few_rows_were_read, stop_analysing
 
 
 class Keep(Protocol):
-    """Opens a store of schedules, or a queue beside them, by which failures are kept."""
+    """Opens a store of schedules, or a queue in the same database, that stores such failures."""
 
     def __call__(self, kind: str, keeps_failures: bool = True) -> LeaseStore: ...
 
@@ -48,7 +48,7 @@ def keep(bench: Bench, store: ScheduleStore) -> Iterator[Keep]:
 
 
 def fail(store: LeaseStore, key: str, error: str | None = "it broke") -> None:
-    """Let the only attempt of a new row fail for good."""
+    """Add a row with one attempt, and let this attempt fail for good."""
     if hasattr(store, "submit"):
         queue: TaskStore = store
         assert queue.submit([NewTask(key, "type1", run_at=LONG_AGO)]) == []
@@ -123,7 +123,7 @@ def test_what_is_not_settled_is_no_failure(bench: Bench, store: ScheduleStore, k
 
 
 def keep_as_told(bench: Bench, keys: list[str]) -> None:
-    """Store failures that other nodes are telling of."""
+    """Store failures that other nodes are reporting at this moment."""
     if isinstance(bench.rows, RedisRows):
         bench.rows.client.zadd(f"{bench.rows.prefix}unreported", dict.fromkeys(keys, FAR_OFF * 1000))
         return

@@ -1,4 +1,4 @@
-"""What the ledger costs with many entries stored: an index for each statement, few rows read (Redis: commands)."""
+"""The cost of a ledger with many entries: each statement uses an index and reads few rows (Redis: few commands)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS, EACH = 30, 200
 
 @pytest.fixture
 def full(bench: Bench, store: ScheduleStore, ledger: Ledger) -> Ledger:
-    """A ledger with 200 entries of each of 30 keys, a few of which failed, and the changes of 3,000 keys."""
+    """A ledger with 200 entries for each of 30 keys, of which a few have failed, and with the changes of 3,000 keys."""
     stop_analysing(bench)
     bench.add(store, "key")
     store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())

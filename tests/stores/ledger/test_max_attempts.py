@@ -1,4 +1,4 @@
-"""An occurrence that keeps failing is given up after `max_attempts`: it is on record, and the schedule moves on."""
+"""An occurrence that keeps failing is given up after `max_attempts`: this is recorded, and the schedule goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of runs: what the last runs of a schedule wrote can be kept, and nothing is kept for ever."""
+"""Output of runs: the output of a schedule's last runs can be stored, and no output is stored for ever."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = 1e6
 
 
 def claims(bench: Bench, store: ScheduleStore, key: str, count: int) -> Iterator[Claim]:
-    """Yield the claims of `count` runs of a schedule, each at its first attempt."""
+    """Yield the claims of `count` runs of a schedule, one after another, each at its first attempt."""
     for n in range(count):
         claim = bench.take(store, key)
         yield claim

@@ -1,4 +1,4 @@
-"""What is not finished in time is known to everybody, and told of by one."""
+"""Every node can see which occurrences are overdue, and one node reports each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pauses that follow each other while no worker takes the schedule: each skips what came in it, and nothing else."""
+"""Pauses that follow one another before a worker acquires the schedule: only occurrences in a pause are skipped."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def schedules(store: ScheduleStore) -> ScheduleCollection:
 
 
 def second_passes(store: ScheduleStore) -> None:
-    """Wait until another second of the database's clock has come."""
+    """Wait until the database's clock shows a later second."""
     before = int(store.now())
     eventually(lambda: int(store.now()) > before)
 
 
 def pause(schedules: ScheduleCollection) -> float:
-    """Pause the schedule; return from when on: not before it was asked for, whatever stands in the row."""
+    """Pause the schedule. Return when the pause begins: not before it was requested, whatever the row says."""
     asked = schedules.store.now()
     schedules["key"].pause()
     begin = schedules["key"].metadata().paused_from
@@ -39,7 +39,7 @@ def pause(schedules: ScheduleCollection) -> float:
 
 
 def resume(schedules: ScheduleCollection, begin: float) -> Pause:
-    """End the pause after another second has come; return it."""
+    """Resume the schedule in a later second. Return the pause."""
     second_passes(schedules.store)
     schedules["key"].resume()
     end = schedules["key"].metadata().paused_until
@@ -48,7 +48,7 @@ def resume(schedules: ScheduleCollection, begin: float) -> Pause:
 
 
 def pauses(schedules: ScheduleCollection, count: int = 3) -> list[Pause]:
-    """Pause and resume the schedule so often, a second coming in each pause and between any two."""
+    """Pause and resume the schedule `count` times. A second begins in each pause, and between two pauses."""
     found = []
     for _ in range(count):
         found.append(resume(schedules, pause(schedules)))
@@ -57,7 +57,7 @@ def pauses(schedules: ScheduleCollection, count: int = 3) -> list[Pause]:
 
 
 def work(schedules: ScheduleCollection, until: float) -> list[int]:
-    """Run what is due until an occurrence after `until` has run; return the occurrences in their order."""
+    """Run what is due until an occurrence after `until` has run. Return the occurrences in order."""
     ran: list[int] = []
 
     def has_run() -> bool:
@@ -73,12 +73,12 @@ def work(schedules: ScheduleCollection, until: float) -> list[int]:
 
 
 def outside(times: Sequence[int], found: Sequence[Pause]) -> list[int]:
-    """The occurrences that came in none of the pauses."""
+    """Return the times that are in none of these pauses."""
     return [time for time in times if not any(begin <= time < end for begin, end in found)]
 
 
 def judge(schedules: ScheduleCollection, found: Sequence[Pause], since: int, until: int) -> list[LedgerRow]:
-    """Prove the schedule's history, in which each skipped entry is of one pause; return what ran."""
+    """Audit the schedule, and check that each skipped occurrence is in a pause. Return the entries of the others."""
     [verdict] = schedules.audit(since, until)
     assert verdict.violations == []
     rows = [row for row in schedules.history("key") if row.scheduled_time <= until]

@@ -1,4 +1,4 @@
-"""Policies, pauses and extra runs on each database, and the proof of what became of the occurrences."""
+"""Options, pauses and extra runs on each database, and the audit of all occurrences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger: each settled occurrence and each change of a definition is on record, with it and never without."""
+"""The ledger: each settlement and each change of a definition is recorded in the same transaction."""
 
 from __future__ import annotations
 
@@ -296,7 +296,10 @@ def test_the_records_of_several_schedules_come_at_once(bench: Bench, store: Sche
 
 
 def copy_entries(bench: Bench, count: int, age: int = 0) -> None:
-    """Make of the one entry so many, a second apart and settled `age` seconds ago; each third one failed at first."""
+    """Make `count` copies of the only entry, with occurrences one second apart.
+
+    They were settled `age` seconds ago. Each third one had a failed attempt.
+    """
     base = int(bench.open().now() * 1000) - age * 1000
     bench.rows.copy_entry(
         {"scheduled_time": (LONG_AGO + n) * 1000, "ended": base + n // 5, "trouble": int(n % 3 == 0)}

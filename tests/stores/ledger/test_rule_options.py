@@ -16,7 +16,7 @@ from tests.stores.bench import Bench, soon
 
 DAY = 86400
 FIRST = 1_600_041_600
-"""2020-09-14 00:00 UTC."""
+"""Unix seconds: 2020-09-14 00:00 UTC."""
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def schedules(store: ScheduleStore) -> ScheduleCollection:
 
 
 def run(schedules: ScheduleCollection) -> list[int]:
-    """Finish what is due, all of it; return the occurrences."""
+    """Finish all that is due. Return the occurrences."""
     times = []
     while (task := schedules.poll()) is not None:
         times.append(task.scheduled_time)

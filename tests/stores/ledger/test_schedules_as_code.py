@@ -1,4 +1,4 @@
-"""Plans of declared schedules on each database: applied as a whole or not at all, in step with the ledger."""
+"""Plans of declared schedules on each database: applied as a whole or not at all, with their ledger entries."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def daily(key: str, hour: int = 3, **options: Any) -> NewSchedule:
 
 
 def apply(schedules: ScheduleCollection, *wanted: NewSchedule, prune: bool = True, adopt: bool = False) -> list[str]:
-    """Apply the schedules, and return what was done."""
+    """Plan and apply these schedules. Return the changes."""
     found = plan(schedules, declared(*wanted), prune=prune, adopt=adopt)
     apply_plan(schedules, found)
     return [f"{each.action} {each.key}" for each in found.changes]
 
 
 def as_read_again(found: Plan) -> Plan:
-    """Return the plan as it is read from a file, without the rows that the plan was made of."""
+    """Return the plan as it is read from a file, without the rows on which it was based."""
     return read_plan(json_line(plan_object(found)), "plan.json")
 
 
@@ -176,7 +176,7 @@ def test_a_run_that_advances_a_schedule_is_no_conflict(store: ScheduleStore) -> 
 
 
 LATER = 4_000_000_000
-"""An occurrence in the year 2096."""
+"""Unix seconds: an occurrence in the year 2096."""
 STATES: dict[str, dict[str, Any]] = {
     "running": {},
     "retried": {},
@@ -205,7 +205,7 @@ NEW = {
 def test_runs_since_the_plan_are_no_conflict_and_their_times_follow_the_new_rule(
     bench: Bench, store: ScheduleStore
 ) -> None:
-    """Each row is as a worker may have left it since it was read."""
+    """Each row is in one of the states in which a worker may have left it since the plan."""
     names = [(state, change) for state in STATES for change in NEW]
     rows = {
         f"{state}: {change}": new_row(f"{state}: {change}", {}, rule=OLD, policy=OLD_POLICY, **STATES[state])
@@ -246,7 +246,10 @@ def test_runs_since_the_plan_are_no_conflict_and_their_times_follow_the_new_rule
 def test_an_apply_ends_while_workers_run_its_schedules_without_a_pause(
     bench: Bench, store: ScheduleStore, other: ScheduleStore
 ) -> None:
-    """A worker runs what is due before each attempt of the apply; on SQL there is one, which locks the rows."""
+    """A worker runs what is due before each attempt of the apply.
+
+    On SQL one attempt is enough, because it locks the rows.
+    """
     schedules, workers = collection(store), collection(other)
     apply(schedules, *(NewSchedule(key, "report", "* * * * * *", next_time=LONG_AGO) for key in "abc"))
     in_progress = workers.poll()
@@ -288,7 +291,7 @@ def test_a_lease_that_was_renewed_since_the_read_keeps_its_end(bench: Bench, sto
 
 
 def test_changes_are_made_all_or_none(store: ScheduleStore) -> None:
-    """The last change is refused, after all others have been written in the transaction."""
+    """The last change is refused after all others have been written in the transaction."""
     schedules = collection(store)
     apply(schedules, daily("a"), daily("b"), daily("z"))
     rows = rows_of(store)
@@ -399,7 +402,7 @@ def test_schedules_go_back_to_what_they_were(store: ScheduleStore) -> None:
 
 
 NIGHTS = [1_600_041_600 + n * 86400 for n in range(10)]
-"""From 2020-09-14 00:00 UTC on. Occurrences of the past are due at once."""
+"""Occurrences in unix seconds, from 2020-09-14 00:00 UTC on. They are in the past, so they are due immediately."""
 NOON = 12 * 3600
 
 
@@ -441,7 +444,7 @@ def proved(schedules: ScheduleCollection, key: str) -> tuple[int, int, int]:
 
 
 def run(schedules: ScheduleCollection, most: int = 100) -> list[int]:
-    """Finish what is due, or is due within a moment, and return the occurrences."""
+    """Finish what is due now or within a second. Return the occurrences."""
     times: list[int] = []
     while len(times) < most:
         if (task := schedules.poll()) is not None:
@@ -458,7 +461,7 @@ def run(schedules: ScheduleCollection, most: int = 100) -> list[int]:
 def test_of_two_changes_at_the_same_moment_one_wins_as_a_whole(
     store: ScheduleStore, other: ScheduleStore, kind: str
 ) -> None:
-    """The second begins when the first has locked its rows, but has not written them."""
+    """The second change begins when the first has locked its rows but has not written them yet."""
     first, second = collection(store), collection(other)
     apply(first, daily("a"), daily("b"))
     time.sleep(0.005)
@@ -500,7 +503,7 @@ def test_of_two_changes_at_the_same_moment_one_wins_as_a_whole(
 
 
 def test_an_apply_that_is_killed_changes_nothing_before_its_commit(bench: Bench, store: ScheduleStore) -> None:
-    """A process is killed at each statement in turn, until it comes to the end. On Redis there is one script."""
+    """A process is killed before each statement in turn, until it comes to its end. On Redis there is one script."""
     apply(collection(store), daily("a"), daily("b"))
     rows = rows_of(store)
 

@@ -1,4 +1,4 @@
-"""A watermark never moves down, and one claimer at a time may report by it."""
+"""A watermark never moves back, and only one node at a time may report by it."""
 
 from __future__ import annotations
 

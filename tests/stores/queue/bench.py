@@ -1,4 +1,4 @@
-"""A queue under test on a table of its own, beside the bench of schedules. In the test process."""
+"""A bench for a queue under test, on a table of its own, like the bench for schedules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.stores.bench import LONG_AGO, Bench
 
 @dataclass
 class QueueBench(Bench):
-    """One kind of queue on one database with one fresh table. `execute`, `raw` and `write` look past the store."""
+    """One kind of queue on one database, with one fresh table. `execute`, `raw` and `write` do not use psched."""
 
     beside: ClassVar[Sequence[str]] = ("users", "failures", "watermarks", "outbox")
 
@@ -23,7 +23,7 @@ class QueueBench(Bench):
     _names: Iterator[int] = field(default_factory=itertools.count)
 
     def queue(self, holder: str | None = None, read_only: bool = False, **settings: bool) -> TaskStore:
-        """Open one more store, as another process would; closed when the test ends."""
+        """Open another store, like another process. It is closed at the end of the test."""
         name = f"host/1/{next(self._names)}" if holder is None else holder
         settings = {"pooler": self.pooler, "read_only": read_only, **settings}
         store = open_stores(self.type, StoreSettings(self.url, name, queue=self.table, **settings)).queue
@@ -36,19 +36,19 @@ class QueueBench(Bench):
         self._queues[-1].close()
 
     def close(self) -> None:
-        """Close all that was opened here."""
+        """Close everything that this bench has opened."""
         for store in self._queues:
             store.close()
         super().close()
 
     def submit(self, store: TaskStore, keys: Iterable[str], **fields: Any) -> None:
-        """Submit tasks, due one after another since long ago."""
+        """Submit tasks. They have been due for long, one after another."""
         first = fields.pop("run_at", LONG_AGO)
         tasks = [NewTask(key, **{"type": "type1", "run_at": first + n, **fields}) for n, key in enumerate(keys)]
         assert store.submit(tasks) == []
 
     def claim(self, store: TaskStore, key: str, alive_time: float = 100) -> Claim:
-        """Acquire one task and see that it is `key`."""
+        """Acquire one task, and check that its key is `key`."""
         claims = store.acquire(1, alive_time)
         assert [claim.row.key for claim in claims] == [key]
         return claims[0]

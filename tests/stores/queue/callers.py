@@ -1,4 +1,4 @@
-"""Callers who submit in their own transactions: of each library and driver that psched knows, blocking and awaited."""
+"""Callers that submit in their own transactions, for each library and driver that psched knows, blocking and async."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ T = TypeVar("T")
 
 
 class Caller(ABC):
-    """Somebody with a connection in a transaction. Every method is awaited; `run` needs an event loop only for some."""
+    """A caller with a connection in a transaction.
+
+    All methods are coroutines; for blocking callers, `run` needs no event loop.
+    """
 
     awaited: ClassVar[bool] = False
 
     connection: Any
-    """As it is given to `submit`."""
+    """The connection that is passed to `submit`."""
 
     def __init__(self, url: sa.URL) -> None:
         self.url = url
@@ -68,7 +71,7 @@ class Caller(ABC):
 
     @abstractmethod
     async def execute(self, statement: str) -> Any:
-        """Execute SQL without parameters, and return the first value of its answer, if it has one."""
+        """Execute SQL without parameters. Return the first value of its result, or None."""
 
     @abstractmethod
     async def commit(self) -> None: ...
@@ -81,7 +84,7 @@ class Caller(ABC):
 
 
 class DriverCaller(Caller):
-    """A connection of a driver as PEP 249 has it, not in autocommit."""
+    """A connection of a PEP 249 driver, without autocommit."""
 
     def connect(self) -> Any:
         raise NotImplementedError
@@ -131,7 +134,7 @@ class PsycopgCaller(DriverCaller):
 
 
 class RawConnectionCaller(DriverCaller):
-    """The driver's connection as SQLAlchemy's pool gives it."""
+    """A driver's connection from SQLAlchemy's pool."""
 
     def connect(self) -> Any:
         self.engine = sa.create_engine(self.url)
@@ -161,7 +164,7 @@ class DjangoCaller(DriverCaller):
 
 
 class ConnectionCaller(DriverCaller):
-    """A Connection of SQLAlchemy's."""
+    """A Connection of SQLAlchemy."""
 
     def connect(self) -> Any:
         self.engine = sa.create_engine(self.url)
@@ -186,7 +189,7 @@ _ASYNC = {"sqlite": "sqlite+aiosqlite", "mysql": "mysql+asyncmy", "postgresql": 
 
 
 class AsyncConnectionCaller(Caller):
-    """An AsyncConnection of SQLAlchemy's."""
+    """An AsyncConnection of SQLAlchemy."""
 
     awaited = True
 
@@ -260,7 +263,7 @@ class AsyncpgCaller(Caller):
 
 
 class AsyncpgPoolCaller(AsyncpgCaller):
-    """The connection that a pool of asyncpg's gives."""
+    """A connection from asyncpg's pool."""
 
     async def connect(self) -> Any:
         url = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -282,4 +285,4 @@ CALLERS: dict[str, tuple[type[Caller], ...]] = {
     "mariadb": (*_OF_ALL, PyMySQLCaller, MysqlclientCaller),
     "postgresql": (*_OF_ALL, PsycopgCaller, AsyncPsycopgCaller, AsyncpgCaller, AsyncpgPoolCaller),
 }
-"""The callers on each database."""
+"""The kinds of callers on each database."""

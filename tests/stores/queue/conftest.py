@@ -1,4 +1,4 @@
-"""Fixtures of the queue's conformance tests: each store on each database, on an empty table."""
+"""Fixtures of the queue's conformance tests: each store on each database, with an empty table."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def open_bench(databases: SharedDatabases, type_: str, database: str, folder: Pa
 def made_bench(
     databases: SharedDatabases, type_: str, database: str, folder: Path, **table: bool
 ) -> Iterator[QueueBench]:
-    """Open a bench on an empty table, and close it at the end. `table`: as `SharedDatabases.made` takes it."""
+    """Open a bench with an empty table, and close it at the end. `table`: arguments of `SharedDatabases.made`."""
     with contextlib.closing(open_bench(databases, type_, database, folder)) as bench, databases.made(bench, **table):
         yield bench
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
 def bench(request: pytest.FixtureRequest, databases: SharedDatabases, new_table: bool) -> Iterator[QueueBench]:
-    """Each kind of queue on each database."""
+    """Each kind of queue on each database, with an empty table."""
     type_, database = request.param
     with made_bench(databases, type_, database, folder_for(request, database), new=new_table) as bench:
         yield bench
@@ -40,7 +40,7 @@ def bench(request: pytest.FixtureRequest, databases: SharedDatabases, new_table:
 def ours(
     request: pytest.FixtureRequest, databases: SharedDatabases, new_table: bool, unchecked: bool
 ) -> Iterator[QueueBench]:
-    """Each queue that is psched's own: `rdb` on each database, and `redis`."""
+    """Each queue with psched's own tables: `rdb` on each database, and `redis`."""
     type_ = "redis" if request.param == "redis" else "rdb"
     folder = folder_for(request, request.param)
     with made_bench(databases, type_, request.param, folder, new=new_table, unchecked=unchecked) as bench:
@@ -49,11 +49,11 @@ def ours(
 
 @pytest.fixture
 def store(bench: QueueBench) -> TaskStore:
-    """The store under test: the first holder."""
+    """The store under test. It has a holder of its own."""
     return bench.queue()
 
 
 @pytest.fixture
 def other(bench: QueueBench) -> TaskStore:
-    """The same table as another holder sees it."""
+    """A store of another holder, on the same table."""
     return bench.queue()

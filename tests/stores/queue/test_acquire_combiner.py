@@ -1,4 +1,4 @@
-"""Threads of one process that acquire at the same moment, and processes that claim for the same user."""
+"""Threads of one process that acquire at the same moment, and processes that claim tasks of the same user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIONS = AcquireOptions(10, None, None, ahead=False)
 
 
 class Slow:
-    """An `acquire` that answers when it is let, with as many rows as were asked for, or with an error."""
+    """An `acquire` that waits for the test, and then returns as many rows as requested, or raises an error."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -49,7 +49,10 @@ def slow() -> Slow:
 
 
 def together(slow: Slow, combined: AcquireCombiner, limits: list[int]) -> list[list[Claim] | BaseException]:
-    """Acquire in one thread, and, while that one is at it, in as many more as there are `limits`; return the latter."""
+    """Acquire in one thread, and meanwhile in one further thread for each of `limits`.
+
+    Return the results of the latter.
+    """
     found: dict[int, list[Claim] | BaseException] = {}
 
     def ask(number: int, limit: int) -> None:
@@ -126,7 +129,7 @@ def test_other_types_and_other_leases_are_asked_for_apart(slow: Slow) -> None:
 
 @pytest.mark.parametrize("ours", KINDS, indirect=True)
 def test_a_user_whose_rows_another_worker_is_acquiring_is_passed_over_while_there_are_others(ours: QueueBench) -> None:
-    """On SQLite and Redis it cannot come about: nobody else writes in the meantime."""
+    """This cannot happen on SQLite and Redis, where nobody else writes meanwhile."""
     store = ours.queue()
     ours.submit(store, ["a1", "a2"], user="a", max_running=1)
     ours.submit(store, ["b1", "b2"], user="b", max_running=1)

@@ -1,4 +1,4 @@
-"""asubmit: calls of one event loop at the same time share a transaction, and nothing else."""
+"""asubmit: concurrent calls in one event loop share a transaction, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.stores.queue.bench import QueueBench, keys_in, row_of
 
 
 class RecordedCalls:
-    """The store's calls of `submit`: their keys, and what happens before each of them."""
+    """Records the keys of each call of the store's `submit`. `before`: called before each of them."""
 
     def __init__(self, store: TaskStore) -> None:
         self.batches: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""Waiting for results: what is returned or raised, and how often the database is asked."""
+"""Waiting for results: what is returned or raised, and how many queries the database gets."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_rdb_compat_refuses_results_and_knows_statuses(bench: QueueBench, store:
 
 
 class Counted:
-    """Counts the queries for outcomes, and the tasks that each was about."""
+    """Counts the queries for outcomes. `queries`: the number of tasks in each query."""
 
     def __init__(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         self.queries: list[int] = []

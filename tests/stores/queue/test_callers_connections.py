@@ -1,4 +1,4 @@
-"""Submitting in a transaction of the caller's: on every kind of connection, task and work are both there or neither."""
+"""Submitting in a caller's transaction, on every kind of connection: task and work are both stored or neither."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from tests.stores.queue.conftest import made_bench, open_bench
 Place = tuple[QueueBench, Queue, Caller]
 
 _ON_COMPAT = {ConnectionCaller, Sqlite3Caller, PyMySQLCaller, PsycopgCaller, AsyncpgCaller}
-"""One caller for each style of parameters: the code that knows callers does not know the type of the table."""
+"""One caller for each style of parameters. That is enough, because the code for callers does not know the table's type.
+"""
 _ALL = [
     (type_, database, kind)
     for database in CALLERS
@@ -55,14 +56,14 @@ def _id(value: Any) -> str:
 
 
 def callers(*kinds: type[Caller], on: tuple[str, ...] = tuple(CALLERS)) -> pytest.MarkDecorator:
-    """Parametrise a test with some kinds of callers (or all) of `rdb`, on some databases."""
+    """Parametrise a test with these kinds of callers (default: all) of `rdb`, on these databases."""
     chosen = [each for each in _ALL if each[0] == "rdb" and each[1] in on and each[2] in (kinds or CALLERS[each[1]])]
     return pytest.mark.parametrize("place", chosen, indirect=True, ids=_id)
 
 
 @pytest.fixture(params=_ALL, ids=_id)
 def place(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Place]:
-    """A queue, and a caller on its database, where the table `orders` is the caller's."""
+    """A queue, and a caller on its database, where the table `orders` belongs to the caller."""
     type_, database, kind = request.param
     with made_bench(databases, type_, database, tmp_path) as bench:
         with bench.sql.connect() as connection:
@@ -76,7 +77,7 @@ def place(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: 
 
 @pytest.fixture(scope="session")
 def elsewhere(lab: Lab) -> Callable[[str, str, str], str]:
-    """A function that returns the URL of another database on a server, with this table of this type."""
+    """A function that returns the URL of another database on a server. It makes the table there."""
 
     @cache
     def url(database: str) -> str:
@@ -179,7 +180,7 @@ def test_a_task_is_stored_as_it_is_without_a_connection(place: Place) -> None:
 
 @callers()
 def test_a_database_error_of_the_caller_s_is_the_driver_s_own(place: Place) -> None:
-    """A table that was dropped is no reason for an error of psched's."""
+    """If the table was dropped, the caller gets the driver's error, and none of psched's."""
     bench, queue, caller = place
     queue.submit("first", "type1")
     bench.execute("ALTER TABLE {table} RENAME TO {table}_gone")
@@ -377,7 +378,7 @@ def test_row_factories_and_open_cursors_stay_as_they_are(place: Place) -> None:
 
 
 def test_a_pooler_of_transactions_may_stand_before_the_caller(databases: SharedDatabases, tmp_path: Path) -> None:
-    """Nothing is prepared, though psycopg and asyncpg would prepare what is executed often."""
+    """No statement is prepared, although psycopg and asyncpg would prepare statements that are executed often."""
     bench = open_bench(databases, "rdb", PGBOUNCER, tmp_path)
     bench.queue().create_tables()
     queue = Queue(bench.queue(), LeaseTimes(100, 1, 100))
@@ -536,7 +537,7 @@ def test_the_sql_of_a_task_creates_it_on_any_connection(
 
 
 async def created(caller: Caller, sql: str, parameters: Any) -> bool:
-    """Execute the statement of a task, and return whether its key was new, by the row count or the error 1062."""
+    """Execute the statement of a task. Return whether its key was new, according to the row count or to error 1062."""
     if isinstance(caller, AsyncpgCaller):
         return bool((await caller.connection.execute(sql, *parameters)).endswith(" 1"))
     cursor = caller.connection.cursor()

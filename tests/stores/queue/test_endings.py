@@ -1,4 +1,4 @@
-"""The end of each task is put into the outbox in the transaction that ends it, where the configuration wants it."""
+"""If the configuration requests it, each task's end is put into the outbox in the transaction that ends the task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is: limits of users, turns between them, priorities. What must hold however many claim at once."""
+"""The order of acquires: limits of users, turns between users, priorities. What must hold for concurrent claims."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_no_more_of_a_user_run_than_may(bench: QueueBench, store: TaskStore, oth
 
 @pytest.mark.parametrize("ours", ["sqlite", "mariadb", "postgresql"], indirect=True)
 def test_who_takes_tasks_of_a_user_changes_the_row_of_the_user(ours: QueueBench) -> None:
-    """In a Galera cluster two workers may both get its lock, on different members; of two changes one is refused."""
+    """In a Galera cluster two workers on different members may both get the row's lock. Then one change is refused."""
     store = ours.queue()
     ours.submit(store, ["key1", "key2"], user="u", max_running=2)
     versions: list[int] = []
@@ -54,7 +54,10 @@ def test_who_takes_tasks_of_a_user_changes_the_row_of_the_user(ours: QueueBench)
 
 
 def test_half_of_a_users_room_is_left_to_other_workers(ours: QueueBench) -> None:
-    """Lest one takes all ahead and runs it one after another; however often one acquire shares out anew."""
+    """Otherwise one worker could prefetch all of them, and run them one after another.
+
+    This holds however often one acquire divides the free places again.
+    """
     store = ours.queue()
     ours.submit(store, [f"key{n:02}" for n in range(30)], user="u", max_running=9)
     store.submit([NewTask("alone", "t", user="one"), NewTask("nobody's", "t")])
@@ -177,7 +180,10 @@ def test_each_wanted_type_counts_once_and_the_empty_one_is_no_tasks(ours: QueueB
 
 
 def test_types_that_come_and_go_are_looked_at_by_few_statements(ours: QueueBench) -> None:
-    """A client keeps each statement that it has compiled; one for each choice of types with rows would be millions."""
+    """A client keeps each statement that it has compiled.
+
+    A statement for each choice of types with rows could mean millions.
+    """
     store = ours.queue()
     types = ["red", "green", "blue", "grey"]
     with watched(ours) as watch:
@@ -195,7 +201,7 @@ def test_types_that_come_and_go_are_looked_at_by_few_statements(ours: QueueBench
 
 
 def test_a_dead_run_of_a_type_that_nobody_serves_keeps_no_others_of_its_user(ours: QueueBench) -> None:
-    """Its lease ends all the same, and those who take other types see to it."""
+    """The run's lease ends nevertheless, and workers that acquire other types release its place."""
     store, other = ours.queue(), ours.queue()
     ours.submit(store, ["a"], type="unserved", user="u", max_running=1)
     ours.claim(store, "a", 0.2)
@@ -228,7 +234,7 @@ def test_a_lease_that_has_ended_and_was_renewed_in_time_counts(ours: QueueBench)
 
 
 def test_workers_acquire_each_task_once_where_some_have_a_user(ours: QueueBench) -> None:
-    """A user's row is locked for the tasks of the user; tasks without user are locked one by one."""
+    """A user's row is locked for the user's tasks. Tasks without a user are locked one by one."""
     keys = [f"{user}{number:02}" for user in ("a", "b", "none") for number in range(60)]
     ours.queue().submit([NewTask(key, "t", user=None if key.startswith("none") else key[0]) for key in keys])
     taken: list[str] = []
@@ -248,7 +254,7 @@ def test_workers_acquire_each_task_once_where_some_have_a_user(ours: QueueBench)
 
 
 def test_however_many_claim_at_once_no_more_run_than_may(ours: QueueBench) -> None:
-    """Workers that take batches, renew, retry and finish, all at once. What is taken ahead counts as running."""
+    """Workers acquire batches, extend, retry and finish at the same time. Prefetched tasks count as running."""
     store = ours.queue()
     store.submit([NewTask(f"{user}{n}", "t", user=user, max_running=3) for user in "ab" for n in range(60)])
     watch = Watch(ours)
@@ -264,7 +270,10 @@ def test_however_many_claim_at_once_no_more_run_than_may(ours: QueueBench) -> No
 
 
 class Watch:
-    """Workers that count how many of a user they run at once, until all is done. They hold the first that they get."""
+    """Workers that count how many tasks of a user they run at a time, until all are done.
+
+    They hold their first tasks until the limits are reached.
+    """
 
     def __init__(self, bench: QueueBench) -> None:
         self.errors: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""What a lease on a task is known by: its fence, the number of its acquire and its holder."""
+"""A lease on a task is identified by its fence, the number of its acquire, and its holder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_lease_taken_by_preempting_settles_and_renews(ours: QueueBench) -> Non
 
 
 def settle(store: TaskStore, claim: Claim, verb: str) -> object:
-    """Write under the lease, and return None when that is done, else why not."""
+    """Settle or write with the lease. Return None if that succeeded, else the error."""
     verbs: dict[str, Callable[[], object]] = {
         "retire": lambda: store.retire(claim, "finished", None, 100, soon()),
         "retire_many": lambda: store.retire_many([claim], "finished", 100, soon())[0],

@@ -1,4 +1,4 @@
-"""Lists of tasks with a filter: by key, in pages, whether few or many rows pass it."""
+"""Lists of tasks with a filter, by key and in pages, for filters that few or many rows pass."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.stores.statements import Watch, watched
 
 KEYS = [f"key{n:02}" for n in range(40)]
 MANY = 3000
-"""More rows than a script of Redis sorts."""
+"""The number of tasks: more rows than a script of Redis sorts."""
 PAGE = 7
-"""Rows that a store reads at once."""
+"""The number of rows that a store reads at a time."""
 STEP = 3
-"""Of the places at which a list goes on every third is tried: so each place within a page."""
+"""Lists are continued after every third row. So each place within a page occurs."""
 
 
 @pytest.fixture(params=["few", "many"])
 def rows(request: pytest.FixtureRequest, bench: QueueBench, store: TaskStore) -> Iterator[TaskStore]:
-    """40 tasks, which count as few, found by the filter's index, or as many, found by that of the keys."""
+    """40 tasks. With "few" a list finds them by the filter's index, with "many" by the index of keys."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "many":
             patch.setattr("psched.backends.sql.paging.FEW", 3)

@@ -1,4 +1,4 @@
-"""Headers: given at submit, seen by each run and by each reader of the task, and bounded."""
+"""Headers of tasks: passed to submit, seen by each run and by each reader of the task, and limited in size."""
 
 from __future__ import annotations
 

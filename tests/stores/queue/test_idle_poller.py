@@ -1,4 +1,4 @@
-"""What an idle poller costs its database: one question a poll, on every store."""
+"""The cost of an idle poller for its database: one query for each poll, on every store."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.stores.databases import DATABASES
 from tests.stores.queue.bench import QueueBench, keys_in
 
 BURST = 2000
-"""Tasks that take an idle poller several moments to remove."""
+"""The number of tasks: an idle poller needs several polls to delete them."""
 
 
 class Hands:
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until the test moves it."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -36,7 +36,7 @@ class Hands:
 
 @contextmanager
 def counted() -> Iterator[list[str]]:
-    """Yield the statements that are executed meanwhile in this process."""
+    """Yield a list of the statements that this process executes in the block."""
     statements: list[str] = []
 
     def note(conn: Any, cursor: Any, statement: str, *more: Any) -> None:
@@ -67,7 +67,7 @@ def test_an_idle_poll_is_one_statement_and_takes_nothing(bench: QueueBench, stor
 
 
 class Ticking(Hands):
-    """A clock that a moment of removing old rows uses up, since each look at it takes as long."""
+    """A clock that moves 0.06 s at each reading, which is more than a poll may spend on deleting old rows."""
 
     def __call__(self) -> float:
         self.time += 0.06

@@ -1,4 +1,4 @@
-"""What insight answers about tasks, on every store."""
+"""What insight returns about tasks, on every store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.stores.queue.bench import QueueBench
 
 @pytest.fixture
 def insight(bench: QueueBench, store: TaskStore) -> TaskInsight:
-    """Insight by a read-only session, where `store` has made the table."""
+    """Insight with a read-only session. `store` has made the table."""
     return insight_of(bench)
 
 

@@ -1,4 +1,4 @@
-"""Tasks that were spoilt past psched: whatever one column of them holds costs themselves only."""
+"""Tasks that another program has made invalid: one invalid column affects only its own task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of tasks: finished, failed, cancelled, forced, preempted, retried, deleted, purged."""
+"""The lives of tasks: finished, failed, cancelled, forced, preempted, retried, deleted, purged."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def test_what_a_dead_holder_had_is_given_back(ours: QueueBench) -> None:
 
 
 def test_only_the_named_tasks_of_a_dead_holder_are_given_back(bench: QueueBench) -> None:
-    """And only as much room of their user with them."""
+    """Their user's running count is reduced only by these tasks."""
     store, dead = bench.queue(), bench.queue("host/9/dead")
     names = {} if bench.compat else {"user": "u", "max_running": 2}
     bench.submit(store, ["a", "b"], **names)

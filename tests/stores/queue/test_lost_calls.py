@@ -1,4 +1,4 @@
-"""What clients send again since its answer was lost: it concerns the task that it was meant for, and no later one."""
+"""A client's call that is sent again after a lost answer affects the task for which it was meant, and no later one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task's end whose answer was lost: known by what the row keeps of its last leases, or told to be unknown."""
+"""The end of a task with a lost answer is recognised by the leases that its row records, or reported as unknown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def taken(bench: QueueBench, store: TaskStore, key: str) -> Claim:
 
 
 def fail(bench: QueueBench, store: TaskStore, verb: str, meanwhile: Callable[[], object]) -> None:
-    """Let the task fail, the answer being lost."""
+    """Let a task fail, and lose the answer."""
     claim, rehearsed = taken(bench, store, "key"), taken(bench, store, "rehearsed")
     number = writes_of(lambda: FAILING[verb](store, rehearsed))
     store.delete("rehearsed")
@@ -43,7 +43,7 @@ def fail(bench: QueueBench, store: TaskStore, verb: str, meanwhile: Callable[[],
 
 
 def begin_again(bench: QueueBench, other: TaskStore, times: int) -> None:
-    """Let the task be tried anew so often; it runs in the end."""
+    """Let the task be tried again `times` times. The last attempt stays running."""
     for time in range(times):
         other.retry_failed("key")
         claim = bench.claim(other, "key")

@@ -1,4 +1,4 @@
-"""Processes that are forked off while another thread of their parent polls the queue."""
+"""Processes that are forked while another thread of their parent polls the queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.stores.queue.bench import QueueBench
 def test_a_process_forked_off_amid_a_poll_of_another_thread_polls(
     bench: QueueBench, store: TaskStore, temperature: str
 ) -> None:
-    """Cold: the poll has not even connected yet."""
+    """Cold: the poll has not connected yet when the process is forked."""
     keys = [f"key{number}" for number in range(FORKS + 1)]
     bench.submit(store, keys)
     assert sorted(str(key) for key in keys_got(bench, "queue", temperature)) == keys

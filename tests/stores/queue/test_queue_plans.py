@@ -1,4 +1,4 @@
-"""What the queue's statements cost with many rows: finished, delayed, backlogs of users. As test_plans of schedules."""
+"""The cost of the queue's statements with many rows: finished rows, delayed rows, backlogs of users."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.stores.queue.conftest import open_bench
 from tests.stores.statements import Watch, watched
 
 FEW = 400
-"""Rows a call may look at, of some 4,500."""
+"""The maximum number of rows that a call may read, of about 4,500."""
 WINDOW = 700
-"""The same where users are served, of whose rows some 200 are looked at."""
+"""The maximum number of rows of a call if tasks have users. It reads about 200 rows of users."""
 USERS = 1000
-"""More than a call may look at."""
+"""The number of users: more than the rows that a call may read."""
 
 
 @pytest.fixture(scope="module", params=DATABASES)
 def crowd(
     request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path_factory: pytest.TempPathFactory
 ) -> QueueBench:
-    """A queue with 1,500 finished rows of a minute ago, and 1,500 delayed ones of 1,000 users."""
+    """A queue with 1,500 rows that finished a minute ago, and 1,500 delayed rows, of 1,000 users."""
     bench = open_bench(databases, "rdb", request.param, tmp_path_factory.mktemp("queue"))
     store = bench.queue()
     store.create_tables()
@@ -42,7 +42,7 @@ def crowd(
 
 @pytest.fixture
 def store(crowd: QueueBench) -> Iterator[TaskStore]:
-    """The store, with what a test adds removed afterwards."""
+    """The store. Rows that a test adds are deleted afterwards."""
     yield crowd.queue()
     crowd.execute("DELETE FROM {table} WHERE type = 'backlog'")
     crowd.close()
@@ -140,7 +140,7 @@ def test_no_verb_reads_the_whole_table(crowd: QueueBench, store: TaskStore) -> N
 
 
 def fill(bench: QueueBench, store: TaskStore, user: str | None, analysed: bool) -> None:
-    """Add 1,500 due rows."""
+    """Add 1,500 due rows. `user`: their user; `analysed`: whether the database then gathers statistics."""
     limit = None if user is None else 3
     keys = [f"backlog{n:04}" for n in range(1500)]
     store.submit([NewTask(keys[0], "backlog", run_at=LONG_AGO, user=user, max_running=limit)])
@@ -152,7 +152,7 @@ def fill(bench: QueueBench, store: TaskStore, user: str | None, analysed: bool) 
 
 
 def see_that_few_rows_were_read(watch: Watch, few: int) -> None:
-    """Fail with the statements and plans when a call looked at more than it may."""
+    """Fail with the statements and plans if a call has read more than `few` rows, or a whole table."""
     story = "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
     assert sum(watch.reads) <= few, story
     plans = [plan for plan in watch.plans if "_users" not in plan]

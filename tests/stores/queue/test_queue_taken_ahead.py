@@ -1,4 +1,4 @@
-"""A task that was taken ahead and never begun costs no attempt, on each store that counts attempts."""
+"""A prefetched task that never began is charged no attempt, on each store that counts attempts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.stores.queue.bench import QueueBench, row_of
 
 
 def taken_again(store: TaskStore, ahead: bool = True, alive_time: float = 100) -> Claim:
-    """Wait until the only row's lease has ended by itself, and acquire it."""
+    """Wait until the lease of the only row has ended, and acquire the row."""
     (claim,) = eventually(lambda: store.acquire(5, alive_time, ahead=ahead))
     return claim
 

@@ -1,4 +1,4 @@
-"""Results and progress: stored by the run that still holds its task, and kept with the task."""
+"""Results and progress are stored by the run that still holds its task, and as long as the task itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def take(queue: Queue) -> Task:
 
 
 def kept(store: TaskStore, key: str) -> tuple[str, Any, Progress | None]:
-    """Return the status, the result (`NO_RESULT` for none) and the progress that are stored."""
+    """Return the stored status, result (`NO_RESULT` if there is none) and progress."""
     row = row_of(store, key)
     return row.status, row.result if row.has_result else NO_RESULT, row.progress
 
@@ -152,7 +152,7 @@ def test_only_a_finished_run_has_a_result(ours: QueueBench) -> None:
 
 
 def test_a_concluded_run_keeps_its_result_when_it_is_given_back(ours: QueueBench) -> None:
-    """A stop gives back what is in the hands of a worker: it finishes what has been concluded."""
+    """A stop releases the runs of a worker, but finishes runs that have been concluded."""
     queue = Queue(ours.queue(), TIMES)
     queue.submit("key", "t")
     task = take(queue)

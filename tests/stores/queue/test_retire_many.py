@@ -1,4 +1,4 @@
-"""Finishing many runs at once: each under its own lease, and each is told what became of it."""
+"""Finishing many runs by one call: each with its own lease, and each with its own answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large data: what an acquire takes together, what is stored of its size, and data that is too large to be read."""
+"""Large data: how much one acquire takes, which sizes are stored, and data that is too large to be read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_in_one_order_it_takes_what_fits(ours: QueueBench) -> None:
 @pytest.mark.parametrize("many", ["a", None])
 @pytest.mark.parametrize("few", ["b", None])
 def test_users_share_the_16_mb_by_turns(ours: QueueBench, many: str | None, few: str | None) -> None:
-    """Be those before them finished or not; and whatever has been due longest."""
+    """This holds whether earlier tasks are finished or not, and whichever tasks have been due longest."""
     if many == few:
         return
     store = ours.queue()
@@ -106,7 +106,7 @@ def test_a_task_of_16_mb_is_not_left_behind_small_ones(ours: QueueBench, small: 
 
 
 def submit_large(bench: QueueBench, store: TaskStore, user: str | None, count: int, **fields: Any) -> None:
-    """Submit tasks of a user, each of 7.9 MB unless another `size` is given."""
+    """Submit tasks of a user, whose stored `size` is 7.9 MB if no other is given."""
     size = fields.pop("size", 7_900_000)
     keys = [f"{user}{n:03}" for n in range(count)]
     bench.submit(store, keys, user=user, **fields)
@@ -115,7 +115,10 @@ def submit_large(bench: QueueBench, store: TaskStore, user: str | None, count: i
 
 
 def rounds_of(store: TaskStore, limit: int = 50) -> list[list[object]]:
-    """Return the users of the tasks of each acquire until nothing is due; each task is finished before the next."""
+    """Return the users of the tasks of each acquire, until nothing is due.
+
+    Each task is finished before the next acquire.
+    """
     rounds = []
     while claims := store.acquire(limit, 100):
         rounds.append([getattr(claim.row, "user") for claim in claims])  # noqa: B009 – of a TaskRow
@@ -151,7 +154,7 @@ def test_when_its_16_mb_are_taken_an_acquire_asks_no_further(ours: QueueBench, s
 
 
 def sent_by(acquire: Callable[[], list[Claim]]) -> int:
-    """Return how many statements an acquire sends that takes two tasks."""
+    """Return the number of statements of an acquire, which must return two tasks."""
     sent: list[str] = []
     with before_each(sent.append):
         assert len(acquire()) == 2
@@ -189,7 +192,7 @@ def size_in(bench: QueueBench, key: str) -> int:
 
 
 def limited(bench: QueueBench, most: int) -> TaskStore:
-    """Open a store whose `max_data_size` is that."""
+    """Open a store with this `max_data_size`, in bytes."""
     settings = StoreSettings(url=bench.url, holder="host/1/limited", queue=bench.table, max_data_size=most)
     store = open_stores(bench.type, settings).queue
     assert store is not None

@@ -1,4 +1,4 @@
-"""Submitting tasks: what is stored, keys that exist, many at once, and in a transaction of the caller's."""
+"""Submitting tasks: stored values, existing keys, many tasks, and a caller's transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Occurrences that become tasks: in one transaction where both tables are in one database, else submitted first."""
+"""Occurrences that become tasks: in one transaction if both tables are in one database, else submitted first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMES = LeaseTimes(alive_time=100, retry_wait=0, prefetch_time=100)
 
 
 class Feed:
-    """A schedule that is due, and the queue its runs are handed to."""
+    """A schedule that is due, and the queue to which its runs submit."""
 
     def __init__(self, benches: Bench, queues: QueueBench) -> None:
         self.bench = benches
@@ -35,7 +35,7 @@ class Feed:
         self.schedules.submit_to(self.queue.store)
 
     def task(self, type_: str = "enqueue.report", **data: object) -> Task:
-        """Return a run of a new schedule `s`."""
+        """Add a schedule `s` that is due. Return its run."""
         self.schedules.add("s", type_, cron="0 0 * * *", next_time=LONG_AGO, data=data)
         task = self.schedules.poll()
         assert task is not None
@@ -50,7 +50,7 @@ class Feed:
 
 @pytest.fixture(params=PAIRS, ids="-".join)
 def feed(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Feed]:
-    """Both tables in one database."""
+    """A feed with both tables in one database."""
     type_, database = request.param
     schedules, queue = databases.bench(type_, database, tmp_path), open_bench(databases, type_, database, tmp_path)
     with closing(schedules), closing(queue):
@@ -65,7 +65,7 @@ def feed(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: P
 
 @pytest.fixture
 def apart(databases: SharedDatabases, tmp_path: Path) -> Iterator[Feed]:
-    """Each table in a database of its own."""
+    """A feed with each table in a database of its own."""
     (tmp_path / "other").mkdir()
     schedules = databases.bench("rdb", "sqlite", tmp_path)
     queue = open_bench(databases, "rdb", "sqlite", tmp_path / "other")

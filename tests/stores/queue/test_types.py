@@ -1,6 +1,6 @@
-"""Who takes some types only takes all that is due of these, in the usual order, and neither writes nor reads the rest.
+"""A worker for some types acquires all due tasks of these types, in the usual order, and reads and changes no others.
 
-Rows of other types are due in large numbers, and have been for longer. What that costs is looked at in the statements.
+Many rows of other types are due, and have been for longer. The statements show how much is read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.stores.statements import Watch, watched
 
 AHEAD = 2000
 FEW = 400
-"""Rows a call may look at, besides one of each type that it is asked for."""
+"""The maximum number of rows that a call may read, besides one for each requested type."""
 WINDOW = 1700
-"""The same where users are served: 100 rows are looked at of each of eight types, and some users."""
+"""The maximum if tasks have users: the call reads 100 rows of each of eight types, and some rows of users."""
 
 Look = Callable[[TaskStore, list[str]], object]
-"""What a worker does when it rests: it looks for all types that have rows, or asks for its own ones."""
+"""What an idle worker calls: it reads all types that have rows, or asks for its own types."""
 
 
 def look_for_all(store: TaskStore, types: list[str]) -> None:
@@ -46,7 +46,7 @@ def types_of(count: int) -> list[str]:
 
 
 def fill(bench: QueueBench, store: TaskStore, users: int = 0) -> None:
-    """Submit 2,000 tasks of another type that have been due for long, of so many users in turn."""
+    """Submit 2,000 tasks of another type, which have been due for long. `users`: the number of their users."""
     if not users:
         copy(bench, store, [f"foreign{n}" for n in range(AHEAD)], "foreign", LONG_AGO)
         return
@@ -55,13 +55,13 @@ def fill(bench: QueueBench, store: TaskStore, users: int = 0) -> None:
 
 
 def copy(bench: QueueBench, store: TaskStore, keys: list[str], type_: str, due: int) -> None:
-    """Submit a task, due at `due`, and copy it past the store, each copy due a second later."""
+    """Submit a task that is due at `due`, and copy its row without psched. Each copy is due a second later."""
     bench.submit(store, keys[:1], type=type_, run_at=due)
     bench.rows.copy(keys, lambda n: due + n)
 
 
 def submit(store: TaskStore, count: int, types: list[str], user: str | None = None) -> None:
-    """Submit tasks of our types in turn, due one after another."""
+    """Submit tasks of these types in turn, each due after the one before."""
     new = [
         NewTask(f"ours{n:03}", types[n % len(types)], run_at=LONG_AGO + 100 + n, user=user and f"{user}{n % 3}")
         for n in range(count)
@@ -137,7 +137,10 @@ def test_a_user_behind_users_at_their_limits_is_found_although_other_types_are_d
 
 
 def test_of_many_types_each_is_looked_at_after_few_acquires(ours: QueueBench) -> None:
-    """All users of most types are at their limits; the user who has room was drawn by chance once."""
+    """All users of most types are at their limits.
+
+    Earlier the user with room was found only if chance selected this user.
+    """
     store, types = ours.queue(), types_of(40)
     for user in ("foreign", "u", "v", "w"):
         ours.submit(store, [f"{user} runs"], type=types[0], user=user, max_running=1)
@@ -247,13 +250,13 @@ def test_a_forgotten_type_wakes_workers_for_those_that_take_some_types_when_it_i
 
 
 def noted_types(bench: QueueBench) -> tuple[Any, str]:
-    """Return a client, and the key under which Redis has the types that have rows."""
+    """Return a Redis client, and the key under which Redis stores the types that have rows."""
     rows = cast("RedisRows", bench.rows)
     return rows.client, f"{rows.prefix}types"
 
 
 def forget(bench: QueueBench, store: TaskStore, type_: str) -> None:
-    """Let an hour pass since a type was noted, and see that a look forgets it."""
+    """Let an hour pass since a type was recorded, and check that a call then forgets this type."""
     client, types = noted_types(bench)
     client.zadd(types, {type_: 1})
     assert type_ not in store.due_by_type()
@@ -261,7 +264,7 @@ def forget(bench: QueueBench, store: TaskStore, type_: str) -> None:
 
 
 def park_behind_another_type(bench: QueueBench, store: TaskStore) -> Claim:
-    """Return the run of type a that takes the room of the user whose row `b` of type b waits."""
+    """Run the task `a` of a user, so that the user's task `b`, of another type, must wait. Return the claim of `a`."""
     bench.submit(store, ["a"], type="a", user="u", max_running=1)
     bench.submit(store, ["b"], type="b", user="u", max_running=1)
     claim = bench.claim(store, "a")
@@ -296,7 +299,7 @@ def test_rows_of_other_types_that_are_due_are_not_read(ours: QueueBench, analyse
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
 @pytest.mark.parametrize("ours", DATABASES, indirect=True)
 def test_nor_where_most_rows_are_of_the_wanted_types(ours: QueueBench, analysed: bool) -> None:
-    """A database may think that the index of all types will do then; the first rows in it are of the other ones."""
+    """A database may estimate that the index of all types is good enough. But its first rows have other types."""
     store = ours.queue()
     fill(ours, store)
     copy(ours, store, [f"ours{n:05}" for n in range(10 * AHEAD)], *types_of(1), LONG_AGO + 100)
@@ -367,7 +370,7 @@ def test_rows_are_read_in_their_order_again_once_the_others_are_gone(ours: Queue
 
 
 def see_that_few_rows_were_read(watch: Watch, few: int) -> None:
-    """Fail with the statements and plans when a call looked at more than it may."""
+    """Fail with the statements and plans if a call has read more than `few` rows, or a whole table."""
     story = "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
     assert sum(watch.reads) <= few, story
     plans = [plan for plan in watch.plans if "_users" not in plan]

@@ -1,4 +1,4 @@
-"""Limits that are no numbers, where a database stores such: a problem of their row, never of its neighbours."""
+"""Limits that are not numbers, where a database can store these: they affect their own rows, never others."""
 
 from __future__ import annotations
 

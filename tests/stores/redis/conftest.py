@@ -1,4 +1,4 @@
-"""Fixtures of what only the Redis store has to keep: a queue and schedules on an empty table each."""
+"""Fixtures for tests of the Redis store only: schedules and a queue, each with an empty table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.stores.queue.conftest import made_bench
 
 @pytest.fixture
 def bench(databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
-    """Schedules."""
+    """The bench of the schedules."""
     bench = databases.bench("redis", "redis", tmp_path)
     try:
         bench.open().create_tables()
@@ -33,7 +33,7 @@ def store(bench: Bench) -> ScheduleStore:
 
 @pytest.fixture
 def tasks(databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
-    """A queue."""
+    """The bench of the queue."""
     with made_bench(databases, "redis", "redis", tmp_path) as bench:
         yield bench
 

@@ -1,4 +1,4 @@
-"""What must hold between the rows of a Redis queue and its sets, whatever was done to them. In the test process."""
+"""What must hold between the rows of a Redis queue and its sets, whatever calls were made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SPAN = 2**44
 
 
 class Snapshot:
-    """All keys of one queue, read past psched: `rows` are the hashes, `sets` the members of the others."""
+    """All keys of one queue, read without psched. `rows`: the hashes by key; `sets`: the members of all other keys."""
 
     def __init__(self, rows: RedisRows) -> None:
         names = sorted(rows.client.scan_iter(f"{rows.prefix}*", count=1000))
@@ -29,7 +29,7 @@ class Snapshot:
         }
 
     def faults(self) -> list[str]:
-        """Return what is wrong; every row is in as many places as it must be, and in no others."""
+        """Return what is wrong. Every row must be in all sets in which it belongs, and in no others."""
         found = [f"{name} is of nobody" for name in self.sets if not self._is_known(name)]
         for key, row in self.rows.items():
             places = {name for name, members in self.sets.items() if key in members and not _is_of_users(name)}
@@ -52,7 +52,10 @@ class Snapshot:
         return {"keys", *ended, *(["purge"] if "purge_at" in row else [])}
 
     def _turn_faults(self, line: str, type_: str, user: str) -> list[str]:
-        """A line has a turn by the due time of its head; or it is blocked, while there is no room for that."""
+        """Return what is wrong with a line.
+
+        It must have a turn with the due time of its head, or be blocked without room for it.
+        """
         score, head = min((score, key.encode()) for key, score in self.sets[line].items())
         first = score % _SPAN
         turn = self.sets.get(f"turn:{type_}", {}).get(user)
@@ -101,7 +104,7 @@ def _line(type_: str, user: str) -> str:
 
 
 def _of_line(name: str) -> tuple[str, str]:
-    """Return type and user of a line."""
+    """Return the type and user of a line, given its name."""
     length, _, words = name.removeprefix("line:").partition(":")
     both = words.encode()
     return both[: int(length)].decode(), both[int(length) + 1 :].decode()

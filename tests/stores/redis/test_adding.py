@@ -1,4 +1,4 @@
-"""Many schedules that are added at once go in parts, so that nobody else waits for long."""
+"""Many schedules in one call are added in parts, so that no other client waits for long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis Cluster will do: all keys are in one slot, and whoever has it is found, also once it has moved."""
+"""A Redis Cluster works: all keys are in one slot, and psched finds the slot's node, even after it has moved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Result, eventually, ke
 
 @pytest.fixture
 def nodes(lab: Lab) -> Iterator[list[RedisNode]]:
-    """Two nodes that know each other. The first one has no slot of ours."""
+    """Two nodes of one cluster. The first has no slot that psched uses."""
     with ExitStack() as stack:
         nodes = []
         for _ in range(2):
@@ -70,7 +70,7 @@ def test_all_works_on_a_cluster_whichever_node_is_named(nodes: list[RedisNode], 
 
 
 def see_that_it_rings(queue: TaskStore) -> None:
-    """Submit a task "other" and hear of it."""
+    """Submit a task "other", and check that a wakeup is notified."""
     wakeup = queue.open_wakeup()
     assert wakeup is not None
     wakeup.listen(10)
@@ -80,7 +80,7 @@ def see_that_it_rings(queue: TaskStore) -> None:
 
 
 def test_calls_whose_answers_are_lost_on_a_cluster_know_of_it(nodes: list[RedisNode]) -> None:
-    """Each is sent again by the store, not by the client, which would not tell that it did so."""
+    """The store sends each call again. The client must not do this, because it would not report that it did."""
     queue, other = stores_on(nodes[0])[1], stores_on(nodes[0], "host/2/y")[1]
     queue.create_tables()
     queue.submit([NewTask("a", "t"), NewTask("b", "t")])
@@ -95,7 +95,7 @@ def test_calls_whose_answers_are_lost_on_a_cluster_know_of_it(nodes: list[RedisN
 
 
 def losing(call: Callable[[], Result]) -> Result:
-    """Return what `call` returns; the answer of its first script is lost once that is done."""
+    """Return the result of `call`. The answer of its first script is lost after the script has run."""
     with pytest.MonkeyPatch.context() as patch:
         parse: Any = redis.Redis.parse_response
 

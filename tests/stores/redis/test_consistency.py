@@ -1,4 +1,4 @@
-"""Whatever is done to a queue in whatever order, every row stands where it belongs, and no user runs too much."""
+"""After any calls in any order every row is in the sets in which it belongs, and no user has too many running tasks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ STEPS = 120
 SEEDS = 5
 USERS = [None, "u:1", "v", "w", "{x}:🙂"]
 MOST = {"u:1": 1, "v": 2, "w": None}
-"""What all tasks of a user say; those of the last one each say something else."""
+"""The `max_running` of each user's tasks. None: each task of this user has another one."""
 TYPES = ["a", "b:b", "ü", ":"]
 
 
 class AnswerLostError(Exception):
-    """Raised in the place of an answer."""
+    """Raised instead of an answer."""
 
 
 class Chaos:
-    """One queue, two holders, and verbs in an order that a seed decides."""
+    """One queue with two holders, and calls in an order that a seed decides."""
 
     def __init__(self, bench: QueueBench, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -67,7 +67,7 @@ class Chaos:
         self.claims += self.store.acquire(self.rng.choice([1, 2, 9]), lease, types)
 
     def lose(self) -> None:
-        """Take rows without hearing of it; the holder's next acquire gives them back first."""
+        """Acquire rows, and lose the answer. The holder's next acquire first releases these rows."""
 
         def lose(command: str) -> None:
             if command.startswith("EVAL"):
@@ -127,7 +127,7 @@ def test_every_row_stands_where_it_belongs(tasks: QueueBench, seed: int) -> None
 
 
 def see_that_all_can_be_run(tasks: QueueBench) -> None:
-    """Everything that waits comes in the end, with never more of a user than may run."""
+    """Check that all waiting tasks run in the end, and that no user ever has too many running tasks."""
     assert isinstance(tasks.rows, RedisRows)
     store = tasks.queue()
     for holder in ("host/1/one", "host/2/two"):

@@ -1,4 +1,4 @@
-"""What calls cost with many rows stored: the commands that the scripts execute are counted, whatever the load."""
+"""The cost of calls with many rows: the number of commands that scripts execute, which no load changes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.stores.rows import RedisRows
 
 MANY = 4000
 USERS = 400
-"""More than are looked at by one acquire."""
+"""The number of users: more than one acquire looks at."""
 TO_TAKE = 40
-"""Commands that taking one row costs, at the most."""
+"""The maximum number of commands for each acquired row."""
 TO_LOOK = 12
-"""Commands that an acquire costs besides, without users."""
+"""The maximum number of further commands of an acquire if no task has a user."""
 TO_PASS_OVER = 2500
-"""Commands for looking at all users that one acquire looks at, and passing them over."""
+"""The maximum number of commands of an acquire that passes over all the users that it looks at."""
 
 
 def cost(bench: Bench, call: Callable[[], object]) -> int:
-    """Return how many commands the server has executed for `call`."""
+    """Return the number of commands that the server has executed for `call`."""
     before = executed(bench)
     call()
     return executed(bench) - before - 1
@@ -75,7 +75,7 @@ def test_taking_tasks_without_user_costs_what_it_takes(tasks: QueueBench, queue:
 def test_users_at_their_limit_are_passed_over_once_and_cost_nothing_then(
     tasks: QueueBench, queue: TaskStore, types: list[str] | None
 ) -> None:
-    """However much they have waiting. One who comes behind them all is found within a few polls."""
+    """This holds however many tasks wait for them. A user who comes after all of them is found within a few polls."""
     users = [f"user{n}" for n in range(USERS)]
     backlog = [NewTask(f"{user}/{n}", "t", run_at=n, user=user, max_running=1) for user in users for n in range(8)]
     queue.submit(backlog)

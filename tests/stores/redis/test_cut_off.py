@@ -1,4 +1,4 @@
-"""The order of users who got no row because a batch was full by bytes."""
+"""The order of users who got no row because a batch had reached its maximum of bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.stores.queue.bench import QueueBench
 from tests.stores.redis.test_tables import rows_of
 
 AHEAD = 10_000_000
-"""Scores are microseconds; so far the server's clock has gone back between two acquires."""
+"""Microseconds, like the scores: how far the server's clock goes back between two acquires."""
 
 
 def test_users_who_were_cut_off_earlier_stay_first_also_when_the_clock_has_not_moved_on(

@@ -1,4 +1,4 @@
-"""rediss:// speaks to the server that its certificate names, and to no other."""
+"""With rediss:// psched connects to the server that the certificate names, and to no other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.needs("openssl")
 
 @pytest.fixture
 def place(lab: Lab) -> Iterator[tuple[int, Path]]:
-    """The encrypted port of a server, and the file of the certificate that it shows, which names `localhost`."""
+    """The encrypted port of a server, and the file of its certificate, which names `localhost`."""
     with lab.private(Redis) as server:
         assert isinstance(server, Redis)
         server.stop()

@@ -1,4 +1,4 @@
-"""What a script cannot do as a whole, as somebody has spoilt a key, it does not do at all."""
+"""If another program has made a key invalid, a script that cannot do its whole work does nothing at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of the present layout, which a released version never changes."""
+"""The keys of the present layout. A released version's layout never changes."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_the_keys_of_a_layout_do_not_change_unnoticed(
 
 
 def keys_of(bench: Bench, kind: str) -> str:
-    """Return the names of the keys below a table's prefix, their types, and the fields of hashes.
+    """Return the names of the keys with a table's prefix, their types, and the fields of hashes, as text.
 
-    The list of wake-ups is left out: it disappears with its last element.
+    The list of wakeups is left out, because it vanishes with its last element.
     """
     rows = bench.rows
     assert isinstance(rows, RedisRows)

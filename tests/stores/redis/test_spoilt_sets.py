@@ -1,4 +1,4 @@
-"""What somebody has put in the place of psched's own sets stops no run, neither its acquiring nor its end."""
+"""Values of other programs in the place of psched's sets stop no run, neither its acquire nor its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.stores.redis.test_tables import rows_of
 def test_what_stands_in_the_place_of_a_holders_set_stops_no_run(
     bench: Bench, store: ScheduleStore, tasks: QueueBench, queue: TaskStore
 ) -> None:
-    """A script that failed there had written half of what it was to."""
+    """A script that failed at such a set would have written only a half of its changes."""
     client, prefixes = rows_of(bench).client, (rows_of(bench).prefix, rows_of(tasks).prefix)
 
     def spoil() -> None:
@@ -53,7 +53,7 @@ def test_what_stands_in_the_place_of_those_who_were_cut_off_stops_no_acquire(
 
 
 def test_what_is_no_retired_task_is_not_purged(tasks: QueueBench, queue: TaskStore) -> None:
-    """Another program has put something in the place of a row, or names of other rows into the set of retired rows."""
+    """Another program has replaced a row, or has added the names of other rows to the set of retired rows."""
     queue.submit([NewTask(key, "t") for key in ("waits", "runs", "text", "other", "gone", "retired")])
     claims = {claim.row.key: claim for claim in queue.acquire(10, 100)}
     for key, claim in claims.items():

@@ -1,4 +1,4 @@
-"""Many tasks that are submitted at once go in parts, so that nobody else waits for long."""
+"""Many tasks in one call are submitted in parts, so that no other client waits for long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table of Redis is, and is not: kinds, layouts, an unfit server, rows that somebody spoilt or threw away."""
+"""Tables of a Redis: kinds, layouts, an unfit server, and rows that another program made invalid or deleted."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_server_that_may_drop_rows_is_warned_about(lab: Lab, caplog: pytest.Lo
 
 
 def test_a_key_that_comes_again_has_higher_fences_than_ever(bench: Bench, store: ScheduleStore) -> None:
-    """Even where the clock has not moved on since, or was set back."""
+    """This holds even if the clock shows the same time as before, or was set back."""
     bench.add(store, "key")
     bench.write("key", fence=FAR_OFF * 1000)
     stale = bench.take(store, "key")
@@ -134,7 +134,7 @@ SPOILT: list[dict[str, Any]] = [
 HARMLESS: list[dict[str, Any]] = [
     {"due": "soon"}, {"version": "x"}, {"attempts": "many"}, {"attempts": None}, {"status": None}, {"holder": None},
 ]  # fmt: skip
-"""What an acquire writes anew, or the ledger does: such rows are run."""
+"""Fields that an acquire or the ledger overwrites. So rows with such values run."""
 
 
 @pytest.mark.parametrize("spoilt", [*SPOILT, *HARMLESS], ids=str)
@@ -157,7 +157,7 @@ def test_a_spoilt_field_is_a_problem_of_its_row_alone(
 
 
 def spoil(bench: Bench, key: str, fields: dict[str, Any]) -> None:
-    """Write fields of a row, delete those that are None, and leave all else as it is."""
+    """Write these fields of a row; None deletes a field. Change nothing else."""
     rows = rows_of(bench)
     for name, value in fields.items():
         if value is None:
@@ -198,7 +198,10 @@ def test_what_is_no_row_at_all_is_reported_once_and_can_be_deleted(
 
 
 def test_a_set_that_does_not_know_its_row_is_mended(bench: Bench, store: ScheduleStore) -> None:
-    """Somebody wrote into a hash alone: nothing is taken under another type, and nothing that is leased already."""
+    """Another program wrote only into the hashes.
+
+    No row is acquired as another type, and none that is already leased.
+    """
     bench.fill(store, ["typed", "taken"], lambda i: LONG_AGO + i)
     spoil(bench, "typed", {"type": "other"})
     spoil(bench, "taken", {"due": FAR_OFF * 1000})

@@ -1,4 +1,4 @@
-"""Who waits is called by whatever makes rows due, one for each row; a ring is never kept by one who is busy."""
+"""Wakeups on Redis: each row that becomes due notifies one waiting client, and never a client that is busy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.stores.queue.bench import QueueBench
 from tests.stores.rows import RedisRows
 
 SILENCE = 0.1
-"""Seconds after which what has not rung does not ring. A ring takes a millisecond."""
+"""Seconds after which a notification counts as not sent. A notification takes a millisecond."""
 
 
 def armed(store: LeaseStore) -> Wakeup:
@@ -32,14 +32,14 @@ def armed(store: LeaseStore) -> Wakeup:
 
 @pytest.fixture
 def wakeup(queue: TaskStore) -> Iterator[Wakeup]:
-    """One that is proven."""
+    """An armed wakeup that has already received a notification."""
     with closing(armed(queue)) as wakeup:
         assert eventually(lambda: not wakeup.is_notified() and wakeup.proven)
         yield wakeup
 
 
 def rings(wakeup: Wakeup) -> bool:
-    """Whether it rings within a moment; it is armed again then."""
+    """Return whether the wakeup is notified within `SILENCE`. If so, it is then armed again."""
     end = time.monotonic() + SILENCE
     while (left := end - time.monotonic()) > 0:
         if select.select([wakeup.fileno()], [], [], left)[0] and wakeup.is_notified():
