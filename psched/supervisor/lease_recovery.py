@@ -42,6 +42,9 @@ class LeaseRecovery:
         """Dead children whose runs a recovery child releases. Only the fetching child knows the other leases of these
         children, so the next worker reports them to the fetching child.
         """
+        self._empty: list[DeadChild] = []
+        """Children that released all their leases at their forced exit. The next worker reports them to the fetching
+        child, which then forgets them."""
         self._shared: set[str] = set()
         """The holders that dead children shared with other children. Children with another holder do not know these
         leases.
@@ -53,8 +56,11 @@ class LeaseRecovery:
         """Add the child if it may have left leases. Add its dead predecessors if it has not released their leases."""
         if not child.recovered:
             self.add(spec.dead)
-        if child.ready and not (child.orderly or child.empty):
-            runs, name = child.runs, "" if spec.dispatch is None else spec.name
+        name = "" if spec.dispatch is None else spec.name
+        if child.empty and name:
+            self._empty.append(DeadChild(spec.holder, child=name))
+        elif child.ready and not (child.orderly or child.empty):
+            runs = child.runs
             names, claims = tuple([run.name for run in runs]), tuple([run.claim for run in runs])
             is_fetcher = spec.slot == FETCHER_SLOT
             if name:
@@ -66,7 +72,8 @@ class LeaseRecovery:
 
     def claim(self) -> tuple[DeadChild, ...]:
         """Return the dead children and forget them: the next worker must release their leases."""
-        claimed = (*self._in_part, *self._unclaimed)
+        claimed = (*self._in_part, *self._unclaimed, *self._empty)
+        self._empty.clear()
         self._in_part.clear()
         self._unclaimed.clear()
         return claimed
@@ -106,6 +113,8 @@ class LeaseRecovery:
         unused = self._shared.difference(holders)
         self._shared -= unused
         self.add(DeadChild(holder) for holder in sorted(unused))
+        if last:
+            self._empty.clear()
         if self._child is not None or (now < self._fork_at and not last):
             return
         self._claimed = self.claim() if last else self._claim_without_fetchers()

@@ -9,7 +9,7 @@ import pytest
 
 from psched.application import ApplicationSpec
 from psched.config import coerce
-from psched.process.child_protocol import RunningTable
+from psched.process.child_protocol import FORCED, RunningTable
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
 from psched.process.dispatch_socket import DispatchSocket
 from psched.supervisor.lease_recovery import LeaseRecovery
@@ -110,3 +110,21 @@ def test_when_no_child_of_a_configuration_is_left_all_leases_of_their_holder_are
         assert [child.name for child in process_table.forked] == ["worker 1", "lease recovery"]
         recovery.tick(now, SETTINGS, False, {"new"})
         assert len(process_table.forked) == 2
+
+
+def test_the_next_worker_learns_of_a_worker_that_has_released_all_its_leases_by_force() -> None:
+    """The fetching child must forget this worker. No recovery child is needed, even at the end of a stop."""
+    with fake_process_table() as process_table, closing(DispatchSocket("node")) as dispatch:
+        recovery = LeaseRecovery(process_table)
+        application = ApplicationSpec(("a:b",))
+        spec = ChildSpec(1, SETTINGS, application, "node", (), RunningTable(1), "w1", dispatch, ())
+        worker = process_table.fork("worker 1", SETTINGS, lambda pipe: ChildRole(), spec)
+        worker.ready, worker.empty, worker.code = True, True, FORCED
+        recovery.child_ended(worker, spec)
+        assert recovery.done
+        recovery.tick(process_table.now, SETTINGS, False, {"node"})
+        assert [(dead.child, dead.claims) for dead in recovery.claim()] == [("w1", ())]
+        assert recovery.claim() == ()
+        recovery.child_ended(worker, spec)
+        recovery.tick(process_table.now, SETTINGS, True, {"node"})
+        assert process_table.forked == [worker]

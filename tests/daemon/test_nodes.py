@@ -65,6 +65,17 @@ def test_what_runs_is_reported_by_the_next_fetching_child_too(make_daemon: Make)
     daemon.stop()
 
 
+def test_a_child_that_left_by_force_is_not_reported_any_more(make_daemon: Make) -> None:
+    """It has released all its leases, so no other process recovers any."""
+    daemon = make_daemon(processors=2, task_timeout=0.2, retry_wait=60)
+    daemon.add("job", "wait")
+    daemon.start()
+    daemon.wait_for_log("forced exit")
+    daemon.wait_for(lambda: {each.pid for each in processes(daemon)} == _pids(daemon))
+    assert not runs(daemon)
+    daemon.stop()
+
+
 def test_one_that_was_killed_with_its_children_vanishes(make_daemon: Make) -> None:
     daemon = make_daemon()
     daemon.start()
