@@ -37,6 +37,9 @@ _FETCHER_HEARTBEAT_INTERVAL = 0.5
 _FETCHER_HEARTBEAT_LIMIT = 3.0
 _CRASH_PAUSE = 0.2
 """The shortest time between two forks in a slot whose children are killed by their tasks, in seconds."""
+_FETCHER_EARLY_DEATH = 1.0
+"""The death of a fetching child counts as early if the child has lived for fewer seconds than this, or for a shorter
+time than the last pause of its slot."""
 _ATTEMPTS = 2
 """The start of the master fails if this many children in a row have died before they were ready, and have not reported
 why."""
@@ -210,18 +213,18 @@ class Slot:
         If the child has run a task, the next is forked almost immediately: only the task that crashed the child waits,
         longer each time. Otherwise the first replacement is forked immediately, because leases wait for recovery. From
         the second early death in a row, the slot waits for `child_fork_frequency_limit`. While there is no fetching
-        child, all handler children wait, so the slot of the fetching child waits so long only after several early
-        deaths.
+        child, all handler children wait. So the slot of the fetching child waits for 0.2, 0.4, … s, up to this limit.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if child.running or child.worked:
             self._early_deaths = 0
             return max(now, child.forked_at + min(limit, _CRASH_PAUSE))
-        earliest = child.forked_at + limit
-        self._early_deaths = self._early_deaths + 1 if now < earliest else 0
+        early = limit
         if self.number == FETCHER_SLOT:
-            earliest = child.forked_at + min(limit, _CRASH_PAUSE * 2.0 ** (self._early_deaths - 2))
-        return max(now, earliest) if self._early_deaths > 1 else now
+            limit = min(limit, _CRASH_PAUSE * 2.0 ** min(self._early_deaths - 1, 30))
+            early = max(limit, _FETCHER_EARLY_DEATH)
+        self._early_deaths = self._early_deaths + 1 if now < child.forked_at + early else 0
+        return max(now, child.forked_at + limit) if self._early_deaths > 1 else now
 
     def _cannot_start(self, reason: str, now: float, attempts: int = 1) -> None:
         """Decide when to fork the next child. Each failure in a row makes the pause longer.
