@@ -1,4 +1,4 @@
-"""Runs programs by Command and observes their processes."""
+"""Runs programs by the handler Command, and observes their processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def in_shell(command: str) -> dict[str, Any]:
 
 
 def wait_for(path: Path) -> str:
-    """Return what stands in a file once there is a whole line."""
+    """Wait until the file contains a whole line. Return its content."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         if path.exists() and path.read_text().endswith("\n"):
@@ -41,7 +41,7 @@ def wait_for(path: Path) -> str:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether the process has ended, reaped or not."""
+    """Return whether the process has ended, reaped or not."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -49,6 +49,6 @@ def is_gone(pid: int) -> bool:
 
 
 def stop(handler: CommandHandler) -> None:
-    """Do as the daemon does."""
+    """Stop a handler as the daemon does."""
     handler.task.stop_reason = ImmediateProcessStopError()
     handler.kill(handler.task.stop_reason)

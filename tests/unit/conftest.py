@@ -19,7 +19,7 @@ from tests.unit.in_memory_queue import TIMES
 
 @pytest.fixture(autouse=True)
 def _logged_runs() -> None:
-    """Log what becomes of runs, as a child does."""
+    """Log the outcomes of runs, as a worker does."""
     log_runs()
 
 

@@ -1,4 +1,4 @@
-"""An oracle for cron expressions around a clock change: it checks every second, with a parser of its own."""
+"""Finds the runs of a cron expression around a clock change by a check of every second, with its own parser."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from psched.cron.zones import load_zone
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 – of wall clocks, which have no zone
 LONGEST_GAP = 3 * 3600
-"""Seconds. Times in a gap of this length, or longer, do not run."""
+"""Seconds. Times in a gap of this length or longer do not run."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """The seconds around a clock change: the instant of the first, and what clocks on the wall show in each.
+    """The seconds around a clock change. `start`: the instant of the first; `clock`: the local time of each.
 
-    `first`: when they show a time first. `hours`: the index in `clock` at which an hour begins. `days`: which times of
-    which days they show. `gaps`: an instant, and what they have not shown before it.
+    `first`: the first instant with each local time. `hours`: the index in `clock` at which an hour begins. `days`: the
+    times of each day that occur. `gaps`: an instant, and the local times that were skipped before it.
     """
 
     start: int
@@ -35,7 +35,7 @@ class Window:
 
 @lru_cache
 def window(zone: str, change: int) -> Window:
-    """Return the window from an hour and a half, and the repeated stretch, before the change to as long after it."""
+    """Return the seconds from 1.5 h before the change until 1.5 h after it, both longer by a repeated time."""
     info = load_zone(zone)
 
     def wall(instant: int) -> int:
@@ -53,7 +53,7 @@ def window(zone: str, change: int) -> Window:
 
 
 def by_day(walls: Iterable[int]) -> dict[int, set[int]]:
-    """Return wall times as seconds of the day, by day."""
+    """Return local times by day, as seconds of the day."""
     days: dict[int, set[int]] = defaultdict(set)
     for wall in walls:
         days[wall // 86400].add(wall % 86400)
@@ -61,7 +61,7 @@ def by_day(walls: Iterable[int]) -> dict[int, set[int]]:
 
 
 def values(text: str, low: int, high: int, vixie: bool) -> set[int]:
-    """Read one field of plain terms."""
+    """Return the values of one field, which has only numbers, ranges and steps."""
     found: set[int] = set()
     for term in text.split(","):
         span, _, step = term.partition("/")
@@ -75,7 +75,7 @@ def values(text: str, low: int, high: int, vixie: bool) -> set[int]:
 
 
 class Reading:
-    """An expression as the oracle reads it."""
+    """An expression, parsed by this module."""
 
     def __init__(self, cron: str, vixie: bool) -> None:
         fields = cron.split() if len(cron.split()) == 6 else ["0", *cron.split()]
@@ -113,13 +113,13 @@ class Reading:
         return in_week and (not nth or (moment.day - 1) // 7 + 1 == int(nth))
 
     def matching(self, days: Mapping[int, set[int]]) -> set[int]:
-        """Return those of the wall times that match."""
+        """Return those local times that match."""
         hits = [day for day in days if self.matches_date(EPOCH + timedelta(days=day))]
         return {day * 86400 + time for day in hits for time in self.times & days[day]}
 
 
 def cut(reading: Reading, seen: Window, place: int) -> bool:
-    """Whether a time lies in an hour whose beginning is skipped: Ruby finds that hour only from the hour before."""
+    """Return whether a time is in an hour whose begin is skipped. Ruby finds such an hour only from the hour before."""
     hour = seen.clock[place] // 3600
     begins = seen.hours[hour]
     if reading.vixie or begins == 0 or hour * 3600 in seen.first:
@@ -129,7 +129,7 @@ def cut(reading: Reading, seen: Window, place: int) -> bool:
 
 
 def expected(cron: str, zone: str, change: int, dialect: str) -> list[int]:
-    """Return every run in the window, by checking every second."""
+    """Return every run in the window, found by a check of every second."""
     reading, seen = Reading(cron, dialect == "vixie"), window(zone, change)
     runs = reading.matching(seen.days)
     if not reading.once:

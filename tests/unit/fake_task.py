@@ -1,4 +1,4 @@
-"""Fake tasks without a database; a ledger records what is done with them."""
+"""Fake tasks without a database. A ledger records how they are settled."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _RETRY_WAIT = 300.0
 
 
 class Store:
-    """What tasks ask of a store besides settling."""
+    """The methods of a store that tasks call, besides settling."""
 
     shows_fence = True
     max_data_size = 16_000_000
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool) -> list[Lease]:
-        """Lose no lease."""
+        """Return all leases: none is lost."""
         return list(leases)
 
 
 class Ledger(Settlement):
-    """Where the tasks it hands out are settled. `entries` holds a tuple for each settling, in order."""
+    """Settles the tasks that it has made. `entries`: a tuple for each settlement, in order."""
 
     keeps_data = True
     output_problem: str | None = None
@@ -52,56 +52,56 @@ class Ledger(Settlement):
         return Task(Claim(row, Lease(key, 7, 1e12)), self, LeaseTimes(300, _RETRY_WAIT, 30), deadline=1e12)
 
     def finish(self, claim: Claim, until: float) -> None:
-        """Enter ("finished",)."""
+        """Record ("finished",)."""
         self._enter("finished")
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        """Enter ("finished",) for each."""
+        """Record ("finished",) for each claim."""
         for claim in claims:
             self.finish(claim, until)
         return [None] * len(claims)
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
-        """Enter ("submitted", task)."""
+        """Record ("submitted", task)."""
         self._enter("submitted", task)
 
     def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
-        """Enter ("failed", error)."""
+        """Record ("failed", error)."""
         self._enter("failed", error)
         return None
 
     def purge(self) -> bool:
-        """Nothing is old here."""
+        """Delete nothing."""
         return False
 
     def retry(self, claim: Claim, wait: float, error: str | None, max_attempts: int | None, until: float) -> str:
-        """Enter ("retried", wait or None for the configured one, the first line of error)."""
+        """Record ("retried", wait, error). `wait`: None for the configured one; `error`: its first line."""
         seconds = None if wait == _RETRY_WAIT else wait
         return self._enter("retried", seconds, None if error is None else error.partition("\n")[0])
 
     def defer(self, claim: Claim, wait: float, error: str, until: float) -> str:
-        """Enter ("put off", error)."""
+        """Record ("put off", error)."""
         self._enter("put off", error)
         return "retried"
 
     def release(self, claim: Claim, begun: bool, until: float) -> str:
-        """Enter ("released",), or ("released", "unstarted")."""
+        """Record ("released",), or ("released", "unstarted")."""
         return self._enter("released", *([] if begun else ["unstarted"]))
 
     def cancel(self, claim: Claim, until: float) -> None:
-        """Enter ("cancelled",)."""
+        """Record ("cancelled",)."""
         self._enter("cancelled")
 
     def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
-        """Enter ("saved", data)."""
+        """Record ("saved", data)."""
         self._enter("saved", data)
 
     def keep_output(self, claim: Claim, output: Output) -> None:
-        """Enter ("kept", output)."""
+        """Record ("kept", output)."""
         self._enter("kept", output)
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """As many as the type says."""
+        """Return the maximum of the task's type."""
         return max_attempts
 
     def _enter(self, *entry: Any) -> str:

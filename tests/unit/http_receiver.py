@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that keeps the requests it gets."""
+"""An HTTP server on loopback that records the requests that it receives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Received:
-    """One request."""
+    """A received request."""
 
     path: str
     headers: dict[str, str]
@@ -20,7 +20,7 @@ class Received:
 
 
 class Receiver:
-    """Answers 200, or the next of `statuses`. While `hold` is cleared, no request is answered."""
+    """Answers with the status 200, or the next of `statuses`. While `hold` is cleared, it answers no request."""
 
     def __init__(self) -> None:
         self.got: list[Received] = []
@@ -46,7 +46,7 @@ class Receiver:
                     """The client has gone."""
 
             def log_message(self, *arguments: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -57,7 +57,7 @@ class Receiver:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many requests have come."""
+        """Wait until `count` requests have arrived."""
         deadline = time.monotonic() + 30
         while len(self.got) < count:
             assert time.monotonic() < deadline, self.got

@@ -1,4 +1,4 @@
-"""Constants of the tests of a queue in memory."""
+"""Constants for tests of a queue in memory."""
 
 from __future__ import annotations
 

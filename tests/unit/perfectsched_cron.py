@@ -1,8 +1,8 @@
-"""PerfectSched's algorithm for the next time, step by step as observed. In the test process.
+"""PerfectSched's algorithm for the next time, step by step, as it was observed.
 
-It walks over the calendar: month by month, then day by day, hour by hour and minute by minute, until all fields match.
-A moment is a wall time with the offset of its pass. Where a step leads into a gap it goes on by whole hours; where it
-leads to a time that comes twice it stays in its pass if it can, else it takes the one of daylight saving.
+It walks through the calendar, month by month, then day by day, hour by hour and minute by minute, until all fields
+match. A moment is a local time with a UTC offset. A step into a gap continues by whole hours. A step to a repeated time
+keeps the offset if it can, otherwise it takes the offset of daylight saving.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Moment:
         return EPOCH + timedelta(seconds=self.wall)
 
     def later(self, seconds: int) -> Moment:
-        """Return the moment so many seconds later."""
+        """Return the moment that is `seconds` later."""
         return at(self.zone, self.instant + seconds)
 
     def set_to(self, date: datetime) -> Moment:
-        """Return the moment of another wall time."""
+        """Return the moment with another local time."""
         return on_wall(self.zone, self.offset, (date - EPOCH) // timedelta(seconds=1))
 
     @cached_property
@@ -64,7 +64,7 @@ class Moment:
 
 @cache
 def on_wall(zone: str, offset: int, wall: int) -> Moment:
-    """Return the moment of a wall time, by choice in the pass that has this offset."""
+    """Return the moment of a local time. If the time is repeated, prefer the one with this offset."""
     while True:
         offsets = {
             found
@@ -84,11 +84,11 @@ def at(zone: str, instant: int) -> Moment:
 
 
 class EndlessError(Exception):
-    """The original algorithm never ends."""
+    """The original's algorithm never ends for this expression."""
 
 
 def original_next(cron: str, after: int, zone: str) -> int:
-    """Return the first match after `after`. Raises EndlessError."""
+    """Return the first match after `after`, in unix seconds. Raises EndlessError."""
     texts = _split(cron)
     minutes, hours, days, months, weekdays = (field.values(text) for field, text in zip(_FIELDS, texts, strict=True))
     moment = at(zone, after).next_minute

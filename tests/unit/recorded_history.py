@@ -1,4 +1,4 @@
-"""Builds histories of schedules for the audit: runs, changes and skips, without a database."""
+"""Builds histories of schedules for the audit, without a database: runs, changes and skips."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW_DIALECT = "vixie 2026f"
 
 @dataclass
 class Past:
-    """One schedule up to `now`. Each method is an event in its past."""
+    """The past of one schedule up to `now`. Each method adds an event."""
 
     now: float = BEGIN
     rule: Rule = field(default_factory=lambda: Rule("*/5 * * * *", "Europe/Berlin", 2))
@@ -37,7 +37,7 @@ class Past:
         self._change(ADD, None)
 
     def run(self, seconds: float = 1, late: float = 0.5, detail: str | None = None) -> None:
-        """Run the next occurrence at its time, or now when that is past; nothing when the schedule has ended."""
+        """Run the next occurrence at its time, or now if that time has passed. Do nothing if the schedule has ended."""
         row = self.there
         if row.ended:
             return
@@ -46,7 +46,7 @@ class Past:
         self.settle("finished", detail, started=started)
 
     def skip(self, count: int) -> None:
-        """Skip the next `count` occurrences, or as many as there are."""
+        """Skip the next `count` occurrences, or fewer if the schedule then ends."""
         row = self.there
         if row.ended:
             return
@@ -79,7 +79,7 @@ class Past:
         self._change(MODIFY, row.next_time)
 
     def run_now(self) -> None:
-        """Ask for an extra run and run it, unless an occurrence is due."""
+        """Request an extra run, and run it. Do nothing if an occurrence is due."""
         row = self.there
         extra = int(self.now)
         if row.next_time > extra:
@@ -89,7 +89,10 @@ class Past:
             self.row = row
 
     def change(self, action: str, pending: int | None = None) -> None:
-        """Record a change with the present row; `pending`: the occurrence that was next before, if another one."""
+        """Record a change with the present row.
+
+        `pending`: the occurrence that was next before the change, if another one.
+        """
         self._change(action, self.there.next_time if pending is None else pending)
 
     def delete(self) -> None:
@@ -123,7 +126,7 @@ class Past:
 
     @property
     def there(self) -> ScheduleRow:
-        """The row; it must exist."""
+        """The schedule's row, which must exist."""
         assert self.row is not None
         return self.row
 
@@ -156,7 +159,7 @@ class Past:
         started: float | None = None,
         error: str | None = None,
     ) -> None:
-        """Record that the next occurrence, or all up to `last`, are settled now."""
+        """Record that the next occurrence, or all occurrences up to `last`, have been settled now."""
         row = self.there
         self.fence += 1
         self.rows.append(

@@ -1,4 +1,4 @@
-"""The parts of a child around one handler thread on a queue, for tests of settlement. In the test process."""
+"""The parts of a worker around one handler thread on a queue, for tests of settlement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALIVE, SHORT = 60.0, 15.0
 
 
 class AwayError(OperationalError):
-    """A database that does not answer."""
+    """The error of a database that does not answer."""
 
     def __init__(self) -> None:
         super().__init__("UPDATE", {}, OSError("away"))
@@ -36,7 +36,7 @@ class AwayError(OperationalError):
 
 
 class Counting(TaskSettlement):
-    """Counts in how large parts runs are finished; does `before` each, which may raise."""
+    """Records how many runs are finished together. `before`: called before each such group; it may raise."""
 
     def __init__(self, store: TaskStore) -> None:
         super().__init__(store, retention=100, max_attempts=None)
@@ -56,7 +56,7 @@ class Counting(TaskSettlement):
 
 
 class Child:
-    """The parts of a child around one handler thread on a queue, with a clock of the test's own."""
+    """The parts of a worker around one handler thread on a queue, with a clock that the test sets."""
 
     def __init__(self, store: TaskStore) -> None:
         self.store = store
@@ -78,7 +78,7 @@ class Child:
         )
 
     def poll(self) -> None:
-        """Run what is due, and settle it."""
+        """Run and settle what is due."""
         for _ in self.runner._batches(self.poller):
             self.runner._run_waiting(self.poller)
         self.poller.settlement_buffer.flush()
@@ -87,7 +87,10 @@ class Child:
         return self.time
 
     def serve(self, *keys: str, known: bool = True) -> None:
-        """Submit tasks of the type before the dot, and run what is due; `known`: such were run before."""
+        """Submit tasks, and run what is due. A task's type is the part of its key before the dot.
+
+        `known`: tasks of these types have run before.
+        """
         for key in keys if known else ():
             self.poller.prefetch.observe_run(key.partition(".")[0], 0.0)
         self.store.submit([NewTask(key, key.partition(".")[0], run_at=n) for n, key in enumerate(keys, 1)])
@@ -96,7 +99,7 @@ class Child:
 
 @contextmanager
 def opened_child() -> Iterator[Child]:
-    """Open a child on an empty queue in memory, with handlers for `quick`."""
+    """Open a worker on an empty queue in memory, with a handler for the type `quick`."""
     store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", queue="psched_queue")).queue
     assert store is not None
     make_tables_in_memory(store, "psched_queue")

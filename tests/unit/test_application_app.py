@@ -1,4 +1,4 @@
-"""Decorated functions are handlers: returning finishes, raising retries, coroutines have a loop that stays."""
+"""Decorated functions as handlers: a return finishes the task, an error retries it, coroutines share an event loop."""
 
 from __future__ import annotations
 

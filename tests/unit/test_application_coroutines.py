@@ -1,4 +1,4 @@
-"""Coroutines are handlers: they have a loop that stays, and a kill cancels what they await."""
+"""Coroutines as handlers: they share a lasting event loop, and a stop cancels what they await."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_closing_cancels_what_is_left_on_the_loop(app: App, ledger: Ledger) -> N
 
 
 def told_to_stop(running: Handler, task: Task) -> None:
-    """Do as the daemon does."""
+    """Stop a handler as the daemon does."""
     task.stop_reason = ImmediateProcessStopError()
     running.kill(task.stop_reason)
 

@@ -1,4 +1,4 @@
-"""A handler class runs its steps in order, and its decider judges what went wrong."""
+"""A handler class runs its steps in order, and its decider decides what follows an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.fake_task import Ledger
 
 
 class Recorder(Base):
-    """Notes its steps; `fails` names the one that raises."""
+    """Records its steps. `fails`: the name of the step that raises."""
 
     fails = ""
     prepared: bool | None = None
@@ -173,7 +173,7 @@ def test_a_handler_without_perform_says_so(ledger: Ledger) -> None:
 
 
 class Patient(DefaultDecider):
-    """Waits long after an error, and knows one decision more."""
+    """Waits long after an error, and has one decision more than its base class."""
 
     def unexpected_error_raised(self, error: Exception) -> None:
         self.task.retry(3600, error=str(error))

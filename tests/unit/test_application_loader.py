@@ -1,4 +1,4 @@
-"""The loader finds applications by name, and says in one line what it could not do."""
+"""The loader finds applications by name. If it cannot, it says why in one line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def function(task):
 
 @pytest.fixture(autouse=True)
 def imports_of_the_test_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave the import path and the loaded modules as they were."""
+    """Restore the import path and the loaded modules after the test."""
     before = dict(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -47,7 +47,7 @@ def imports_of_the_test_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write a file below the test's folder and return its path."""
+    """A function that writes a file in the test's folder and returns its path."""
 
     def write(name: str, text: str = APP) -> str:
         path = tmp_path / name
@@ -63,7 +63,7 @@ def handler_name(application: Application, type_: str) -> str:
 
 
 def refused(spec: ApplicationSpec) -> str:
-    """Return the message of the ConfigError; it is one line."""
+    """Load an application that must be refused. Return the message, which must be one line."""
     with pytest.raises(ConfigError) as caught:
         load(spec)
     message = str(caught.value)

@@ -1,4 +1,4 @@
-"""Async twins: which methods have one, and under which name and signature."""
+"""Async variants of methods: which methods have one, with which name and signature."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WITHOUT = {"poll", "poll_multi", "preempt", "check", "state", "submit_to", "sub
     "rows_of",
     "audits_with_evidence",
 }
-"""Methods without a twin: they lease a row to the calling process, ask no database, or are called by psched itself."""
+"""Methods without an async variant: they lease a row to this process, send no query, or are called only by psched."""
 
 
 def test_asubmit_names_what_is_wrong_with_a_call() -> None:

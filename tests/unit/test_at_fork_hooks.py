@@ -1,4 +1,4 @@
-"""A process that a handler forks is no worker, from its first moment on."""
+"""A process that a handler forks is not a worker, from its first moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stretches of occurrences an audit has seen, and their hash."""
+"""The ranges of occurrences that an audit has seen, and their hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which occurrences a backfill runs, in which order, and how its parts share them."""
+"""The occurrences of a backfill, their order, and their division among its parts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ spans = st.lists(st.tuples(st.integers(0, LAST), st.integers(0, 200)), max_size=
 
 
 def order(rule: Rule) -> list[int]:
-    """Return the occurrences in the order in which a part runs them."""
+    """Return the occurrences in the order in which a backfill's part runs them."""
     found = [first_to_backfill(rule, "vixie")]
     while found[-1] != NO_OCCURRENCE:
         found.append(next_to_backfill(rule, found[-1], "vixie"))

@@ -1,4 +1,4 @@
-"""How many rows are taken at a time follows how long the handlers of each type take. Time is computed here."""
+"""The number of rows in an acquire depends on how long the handlers of each type take. The test computes the time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK, SLOW, HOURS = 0.0001, 2.0, 10_000.0
 
 @dataclass
 class Worker:
-    """Runs an endless stream of types as a runner does, each taking its time, and counts."""
+    """Runs an endless stream of types like a handler loop, each for its duration, and counts."""
 
     durations: dict[str, float]
     prefetch: AdaptiveBatchSizer = field(default_factory=AdaptiveBatchSizer)
@@ -26,7 +26,7 @@ class Worker:
     longest_wait: float = 0.0
 
     def work(self, stream: Iterator[str], batches: int) -> None:
-        """Take so many batches from the stream; what is given back is for somebody else."""
+        """Take `batches` batches from the stream. Tasks that it releases are for other workers."""
         for _ in range(batches):
             taken = [next(stream) for _ in range(self.prefetch.limit())]
             kept = taken[: self.prefetch.keep(taken)]

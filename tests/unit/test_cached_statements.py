@@ -1,4 +1,4 @@
-"""SQL is built once per process, and what is shared is not one store's."""
+"""SQL is built once in each process, and stores share no SQL that depends on one of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psched.store import Stores, StoreSettings
 
 
 class Named:
-    """Its statements depend on a name alone."""
+    """A class whose statements depend only on a name."""
 
     builds = 0
 
@@ -27,7 +27,7 @@ class Named:
 
 
 class Careless:
-    """Its statements depend on something that is its own."""
+    """A class whose statements wrongly depend on a value of the instance."""
 
     def __init__(self, own: int) -> None:
         self._own = own

@@ -1,4 +1,4 @@
-"""What the preview of a change says of the runs that come and go."""
+"""The preview of a change: the runs that it adds and removes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims that cross a socket between two children are the claims that were sent."""
+"""Claims that are sent by a socket from one child to another arrive unchanged."""
 
 from __future__ import annotations
 

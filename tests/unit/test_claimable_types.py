@@ -1,4 +1,4 @@
-"""Which types are named to a store, and how often it is asked what types there are."""
+"""The types that a poll passes to the store, and how often it asks which types have rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psched.store.type_filter import TypeFilter
 
 
 class Table:
-    """A store and the source that polls it, on paper; it keeps what it was asked."""
+    """A fake store with the source that polls it. It records the calls."""
 
     def __init__(self, keeps_types: bool = True) -> None:
         self.keeps_types = keeps_types
@@ -43,7 +43,7 @@ class Table:
         return min((self.heads[type_] for type_ in types if type_ in self.heads), default=None)
 
     def acquire(self, types: ClaimableTypes) -> None:
-        """Ask what to acquire, as a poll does."""
+        """Ask which types to acquire, as a poll does."""
         named, self.accepts = types.to_acquire()
         self.named.append(named)
 

@@ -1,4 +1,4 @@
-"""A task can be a program: it is run as its data says, told about its run, and ended with all that it started."""
+"""A task can be a program: psched runs it as the data say, tells it about its run, and ends all that it started."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ _FACTS = [
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The daemon's own: what each program needs, a password, and settings of psched's."""
+    """The daemon's environment: variables that each program needs, a password, and settings of psched.
+
+    Returns the first of these.
+    """
     own = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8", "TZ": "Asia/Tokyo"}
     for name in list(os.environ):
         monkeypatch.delenv(name)
@@ -159,7 +162,7 @@ def test_a_limited_program_that_cannot_be_started_is_an_error(
 
 
 def configured(options: dict[str, Any]) -> type[CommandHandler]:
-    """Return the handler of commands as a configuration makes it."""
+    """Return the handler class of commands with these options, as a configuration makes it."""
     settings = from_mapping(
         {"type": "rdb", "url": "sqlite:///psched.db", "app": [{"psched.handlers.command:Command": options}]}
     )
@@ -217,7 +220,7 @@ def test_an_unusable_option_of_the_configuration_is_refused_by_its_name(options:
 
 @pytest.fixture
 def something_to_read() -> Iterator[None]:
-    """Give the test process a standard input with a line in it."""
+    """Give the test process a standard input that contains a line."""
     reader, writer = os.pipe()
     os.write(writer, b"not for programs\n")
     os.close(writer)

@@ -1,4 +1,4 @@
-"""What the configuration means: inheritance, defaults, variables, paths. Wrong ones: test_config_faults.py."""
+"""The configuration: inheritance, defaults, variables, paths. test_config_faults.py tests wrong configurations."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_variables_are_expanded_and_then_checked(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_env_file_s_variables_replace_those_of_the_process(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a reload reads what was edited, although the process keeps the environment it was started with."""
+    """So a reload gets the edited values, although the process keeps the environment with which it was started."""
     monkeypatch.setenv("PASSWORD", "of the process")
     monkeypatch.setenv("FOLDER", ".")
     secrets = file.with_name("environment")
@@ -346,7 +346,7 @@ def test_the_example_tells_the_true_defaults(file: Path) -> None:
 
 
 def told(settings: Section | Settings, but: set[str]) -> dict[str, object]:
-    """Return what is set, `but` for some of it."""
+    """Return the values of all settings, except those in `but`."""
     return {field.name: getattr(settings, field.name) for field in fields(type(settings)) if field.name not in but}
 
 

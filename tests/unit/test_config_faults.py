@@ -1,4 +1,4 @@
-"""What a wrong configuration is told: a line per fault with file, environment, key, what was expected and found."""
+"""Errors about a wrong configuration: one line for each fault, with file, environment, key, and the expected value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fault(mapping: dict[str, Any]) -> str:
 
 
 def file_fault(tmp_path: Path, content: str | bytes, environment: str = "production") -> str:
-    """Return what is said of a file with this content, without the file's own path."""
+    """Return the error about a file with this content, without the file's path."""
     path = tmp_path / "psched.yml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigError) as caught:

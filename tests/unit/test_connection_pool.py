@@ -1,4 +1,4 @@
-"""Statements that the driver's cursor executes behave as those that SQLAlchemy executes, and connections are kept."""
+"""Statements executed by the driver's cursor behave like those that SQLAlchemy executes, and connections are kept."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_an_error_is_sqlalchemys_and_shows_no_parameter(database: Database) -> N
 
 
 BY_SQLALCHEMY_TOO = pytest.mark.parametrize("execute", [execute_text, sa.Connection.exec_driver_sql])
-"""Both ways to execute a text."""
+"""Both ways of executing a text."""
 
 
 @BY_SQLALCHEMY_TOO
@@ -103,7 +103,7 @@ def test_all_connections_that_died_together_are_one_loss(database: Database, exe
 
 @contextmanager
 def open_connections(database: Database, count: int) -> Iterator[list[Any]]:
-    """Yield the driver's connections of the pool, which has them again afterwards."""
+    """Yield `count` connections of the driver from the pool, and return them to the pool afterwards."""
     taken = [database._pool.take() for _ in range(count)]
     yield [each.connection.dbapi_connection for each in taken]
     for each in taken:
@@ -134,7 +134,7 @@ def test_an_error_met_while_rows_are_fetched_is_as_sqlalchemy_raises_it(database
 
 @pytest.fixture
 def alone() -> Iterator[Database]:
-    """Yield a database in memory, which has a single connection."""
+    """A database in memory, which has a single connection."""
     with closing(open_database("sqlite:///:memory:?read_timeout=60", {})) as database:
         database.run(lambda connection, _: connection.exec_driver_sql("CREATE TABLE secrets (word TEXT PRIMARY KEY)"))
         yield database
@@ -145,7 +145,7 @@ def count(connection: sa.Connection, uncertain: bool) -> int:
 
 
 class ObservedPlaces(SimpleQueue[None]):
-    """The free places of a pool, none at first. Knows when a thread has found none, and waits for one."""
+    """The free places of a pool, at first none. `is_waited_for`: whether a thread waits for one."""
 
     is_waited_for = False
 
@@ -205,7 +205,7 @@ def test_a_connection_that_work_has_lost_without_an_error_of_its_own_is_not_kept
 
 
 def test_a_connection_whose_work_was_interrupted_is_not_kept(database: Database) -> None:
-    """The driver may have been reading an answer, and the next statement would read the rest of it."""
+    """The driver may not have read the whole answer, and the next statement would read the rest of it."""
 
     def interrupted(connection: sa.Connection, _: bool) -> int:
         raise KeyboardInterrupt
@@ -239,7 +239,7 @@ def test_a_database_that_was_closed_amid_a_statement_closes_its_connection_then(
 
 
 class Interrupted(deque[PooledConnection]):
-    """A container of idle connections. Something else happens in the moment before one is added."""
+    """The pool's container of idle connections. It calls `meanwhile` right before a connection is added."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self._meanwhile = meanwhile
@@ -277,7 +277,7 @@ def test_a_thread_that_begins_to_wait_while_a_connection_is_released_gets_it(alo
 
 
 def test_a_fork_makes_a_new_engine_for_connections_only(database: Database) -> None:
-    """A process that has opened and closed a thousand databases would make a thousand engines in each fork."""
+    """Otherwise a process that has opened and closed a thousand databases would make as many engines in each fork."""
     assert not has_new_engine_after_fork(database), "connections to SQLite are closed before"
     taken = database._pool.take()
     assert has_new_engine_after_fork(database)
@@ -308,7 +308,7 @@ def test_a_statement_compiled_for_a_database_does_not_keep_it(tmp_path: Path) ->
 
 @contextmanager
 def recorded_connections(opened: list[object]) -> Iterator[None]:
-    """Add each connection that is opened in the meantime to `opened`."""
+    """Add each connection that is opened in the block to `opened`."""
 
     def record(connection: object, _: object) -> None:
         opened.append(connection)

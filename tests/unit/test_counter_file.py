@@ -1,4 +1,4 @@
-"""The file of counters: what its writers count is what readers find, across the death of any of them."""
+"""The file of counters: readers find what writers have counted, even after any of these processes has died."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def runs(path: Path) -> dict[tuple[str, ...], float]:
 
 
 def in_process(act: Callable[[], None]) -> int:
-    """Do `act` in a forked process that then dies by SIGKILL; return its pid, reaped."""
+    """Call `act` in a forked process, which SIGKILL then ends. Return its pid, when it has been reaped."""
     pid = os.fork()
     if pid == 0:
         try:

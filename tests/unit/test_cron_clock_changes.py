@@ -1,6 +1,6 @@
-"""When schedules run as clocks are put forward or back: exact instants, zone by zone, in both dialects.
+"""The runs of schedules when clocks are put forward or back: exact times, zone by zone, in both dialects.
 
-Times are written with their offset, which makes each an exact instant. `runs` are all of them in the window.
+Times are written with their UTC offset, so each is exact. `runs`: all runs in the window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def unix(text: str) -> int:
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of time around a clock change."""
+    """A range of time around a clock change."""
 
     zone: str
     start: str
@@ -51,7 +51,7 @@ MONROVIA = Window("Africa/Monrovia", "1972-01-06T23:00-00:44:30", "1972-01-07T02
 KWAJALEIN_TWICE = Window("Pacific/Kwajalein", "1969-09-30T00:00+11:00", "1969-10-01T12:00-12:00")
 
 SAME = None
-"""The dialect perfectsched runs as vixie does."""
+"""The dialect perfectsched has the same runs as vixie."""
 
 CHANGES: list[tuple[Window, str, list[str], list[str] | None]] = [
     # a fixed time in the gap runs at its end; Ruby skips it

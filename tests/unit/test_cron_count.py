@@ -1,4 +1,4 @@
-"""Matches are counted by arithmetic: the number is that of listing them, also around clock changes."""
+"""Matches are counted by arithmetic: the result equals the number of listed matches, also around clock changes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ CHANGES = {
     "Pacific/Apia": 1_325_239_200,
     "America/Sao_Paulo": 1_318_734_000,
 }
-"""A clock change, forth or back, of each zone."""
+"""One clock change of each zone, forward or back."""
 _QUIET = 40 * 86400
-"""Seconds after which no clock changes for a while."""
+"""Seconds from a clock change to a time when no other one is near."""
 
 
 @given(

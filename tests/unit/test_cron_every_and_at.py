@@ -1,4 +1,4 @@
-"""`@every` and `@at`: their occurrences, their words, and what they refuse."""
+"""`@every` and `@at`: their occurrences, their descriptions in words, and the values that they refuse."""
 
 from __future__ import annotations
 

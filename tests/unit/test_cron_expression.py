@@ -15,7 +15,7 @@ def unix(text: str) -> int:
 
 
 def times(cron: str, after: str, n: int, dialect: str = "vixie") -> list[str]:
-    """The next n matches in UTC; without the seconds when they are 0, and without the time when that is midnight."""
+    """Return the next n matches in UTC, without the seconds if these are 0, and without the time if it is midnight."""
     found, moment = [], unix(after)
     for _ in range(n):
         moment = next_time(cron, moment, "UTC", dialect)

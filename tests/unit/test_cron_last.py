@@ -1,4 +1,4 @@
-"""The last match of a span is the last of its listed matches."""
+"""The last match in a range equals the last of the listed matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dialect perfectsched against the original's own way of computing: the same runs, one after the other."""
+"""The dialect perfectsched has the same runs as the original's own algorithm, one after another."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ DIFFERENT = [
     # Added within the half hour: the original is in it, and need not come from the hour before.
     ("45 2 * * *", 1791041400 + 60, "Australia/Lord_Howe", None),
 ]
-"""Expression, a time that is no run of it, zone, and how much later than here the original's next run is."""
+"""An expression, a time that is not a run of it, a zone, and the seconds from psched's next run to the original's."""
 
 
 @pytest.mark.parametrize(("cron", "after", "zone", "later"), DIFFERENT)

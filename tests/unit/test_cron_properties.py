@@ -1,4 +1,4 @@
-"""Properties of every cron expression: order, completeness, bounds; and agreement with an oracle and cronsim."""
+"""Properties of every cron expression: order, completeness, bounds, and the same runs as cron_oracle.py and cronsim."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.unit.cron_oracle import LONGEST_GAP, expected, window
 pytestmark = pytest.mark.slow
 
 EXAMPLES = 3 * settings().max_examples
-"""Examples of each property; scripts/explore draws a hundred times as many."""
+"""The number of examples of each property. scripts/explore uses a hundred times as many."""
 
 PERIOD = (-5_000_000_000, 8_000_000_000)
-"""From 1811 to 2223."""
+"""Unix seconds, from 1811 to 2223."""
 
 
 def field(low: int, high: int) -> st.SearchStrategy[str]:
-    """Draw a field: one term, or a list of terms, of the forms that every field accepts."""
+    """Draw a field: one term or a list of terms, in forms that every field accepts."""
     value = st.integers(low, high)
     span = st.tuples(value, value).map(sorted).map(lambda pair: f"{pair[0]}-{pair[1]}")
     step = st.sampled_from([1, 2, 3, 5, 7, 15, 30, 100])
@@ -163,7 +163,7 @@ DAY_LONG = 86_400
 
 
 def simulate(cron: str, zone: str, after: int) -> Iterator[int]:
-    """Yield the matches of cronsim; several times that fall into one gap are one instant several times."""
+    """Yield the matches of cronsim. If several are in one gap, yield their common time once."""
     moment = after
     for found in CronSim(cron, datetime.fromtimestamp(after, load_zone(zone))):
         if int(found.timestamp()) > moment:
@@ -172,11 +172,11 @@ def simulate(cron: str, zone: str, after: int) -> Iterator[int]:
 
 
 def misread_by_cronsim(zone: str, start: int, end: int) -> bool:
-    """Whether between these instants the clock changes in a way that cronsim gets wrong.
+    """Return whether the clock changes between these times in a way that cronsim gets wrong.
 
-    It steps by whole hours of real time, and begins each day at its first midnight. So it errs where a clock is
-    changed by a part of an hour, or not on the hour, or where the change skips, repeats or touches midnight; and it
-    runs the times of a jump of 3 h or more late, where Debian's cron does not run them.
+    cronsim steps by whole hours of real time, and begins each day at its first midnight. So it errs if a clock changes
+    by a part of an hour, or not on the hour, or if the change skips, repeats or touches midnight. It also runs times
+    that a jump of 3 h or more has skipped, which Debian's cron does not run.
     """
     info = load_zone(zone)
     for day in range(start - DAY_LONG, end + 2 * DAY_LONG, DAY_LONG):
@@ -214,7 +214,7 @@ def test_cronsim_agrees_at_clock_changes(cron: str, change: tuple[str, int]) -> 
 
 
 def test_cronsim_is_asked_about_ordinary_clock_changes() -> None:
-    """The rule that leaves out what cronsim misreads leaves in what most zones do."""
+    """The filter for what cronsim gets wrong still admits the clock changes of most zones."""
     asked = {zone for zone, change in CHANGES if not misread_by_cronsim(zone, change - 7200, change + 7200)}
     assert {"America/New_York", "Europe/Dublin", "Africa/Casablanca"} <= asked
     assert not asked & {"Australia/Lord_Howe", "America/Havana", "Pacific/Apia"}

@@ -1,4 +1,4 @@
-"""A cron expression in words, and why a date matches."""
+"""Cron expressions in words, and why a date matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accepted time zones, and the facts about clock changes that cron relies on."""
+"""The accepted time zones, and facts about clock changes on which cron relies."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_no_zone_puts_its_clock_back_by_more_than_a_day_nor_changes_it_twice_in_
 
 
 def offset_changes(data: bytes) -> list[tuple[int, int]]:
-    """Return (instant, seconds the clock is put forward) of each change listed in a TZif file (RFC 9636)."""
+    """Return each change in a TZif file (RFC 9636): its time, and the seconds by which it puts the clock forward."""
     header = struct.Struct(">4s1s15x6l")
     _, _, isut, isstd, leap, times, types, chars = header.unpack_from(data)
     start = header.size + times * 5 + types * 6 + chars + leap * 8 + isstd + isut

@@ -1,4 +1,4 @@
-"""Which database errors pass by themselves, and how: told by their codes, as the drivers raise them."""
+"""Which database errors are transient, and how: recognised by their codes, as the drivers raise them."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_an_error_that_is_not_the_databases_is_no_fault() -> None:
 
 
 class Ticking:
-    """A clock of the test's own."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -179,7 +179,7 @@ class Ticking:
 
 
 def pauses(reason: RetryReason | None, until: float | None, clock: Ticking) -> list[float]:
-    """Return the pauses between attempts that fail at once, while the clock goes on by them."""
+    """Return the pauses between attempts that fail immediately. The clock advances by each pause."""
     made: list[float] = []
     typed: Clock = clock
     retries = Retries(typed(), until, typed)

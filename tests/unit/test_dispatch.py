@@ -1,4 +1,4 @@
-"""A Dispatch finds the handler of a type: first match wins, strings are looked up late."""
+"""A Dispatch finds the handler of a type: the first match counts, and strings are imported late."""
 
 from __future__ import annotations
 

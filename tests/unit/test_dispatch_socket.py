@@ -1,4 +1,4 @@
-"""The sockets between the fetching child and its siblings: nothing is lost, nothing blocks, and any end may die."""
+"""The sockets between the fetching child and its siblings: nothing is lost, nothing blocks, and either end may die."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def dispatch() -> Iterator[DispatchSocket]:
 
 
 def transfer(sender: Connection, receiver: Connection) -> list[object]:
-    """Flush and receive in turn until everything has come, and return it."""
+    """Flush and receive in turn until all messages have arrived. Return them."""
     messages = [*receiver.receive()]
     while sender.has_unsent:
         sender.flush()

@@ -1,6 +1,6 @@
-"""Whatever is edited, run, missed or skipped, the audit finds no fault with a schedule that psched runs by itself.
+"""Whatever is edited, run, missed or skipped, the audit reports no violation for a schedule that psched runs.
 
-On SQLite in memory, by a clock that the test sets.
+The tests use SQLite in memory, and set the clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from psched.testing.database_clock import DatabaseClock
 from tests.prepared_sqlite import make_tables_in_memory
 
 BEGIN = 1_772_917_200
-"""2026-03-07 21:00 UTC: a Saturday; clocks change in New York on the next day."""
+"""Unix seconds: 2026-03-07 21:00 UTC, a Saturday. Clocks change in New York on the next day."""
 HOUR = 3600
 
 DAYS = st.lists(st.sampled_from(["2026-03-07", "2026-03-08", "2026-03-09", "sat", "sun", "mon"]), max_size=3)
@@ -79,7 +79,7 @@ def schedules(clock: DatabaseClock) -> Iterator[ScheduleCollection]:
 
 
 class Edits:
-    """Carries out the actions on one schedule."""
+    """Does the actions on one schedule."""
 
     def __init__(self, schedules: ScheduleCollection, clock: DatabaseClock, key: str) -> None:
         self.schedules, self.clock, self.key = schedules, clock, key
@@ -128,7 +128,7 @@ class Edits:
             task.retry(error=error)
 
     def catch_up(self) -> None:
-        """Run all that is due, so that nothing is late when the audit comes."""
+        """Run all that is due, so that nothing is late in the audit."""
         self.schedules[self.key].resume()
         for _ in range(2000):
             task = self.schedules.poll()

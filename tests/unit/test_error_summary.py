@@ -1,4 +1,4 @@
-"""The line that stands for an error names the exception and its message, whatever surrounds it."""
+"""The summary of an error, in one line, contains the exception and its message, whatever surrounds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exceptions are kin to each other as their users rely on."""
+"""The exceptions have the base classes on which users rely."""
 
 from __future__ import annotations
 

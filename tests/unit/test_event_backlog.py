@@ -1,4 +1,4 @@
-"""A backlog of events is sent in parts: after a failure, and on the next node, only the last part is sent again."""
+"""A backlog of events is sent in parts. After a failure, or on the next node, only the last part is sent again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psched.store.ledger import LedgerFilter, LedgerRow
 
 
 class Inbox:
-    """A receiver that refuses one event, once."""
+    """A receiver that refuses one event once."""
 
     name = "inbox"
 

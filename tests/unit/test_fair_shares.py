@@ -1,4 +1,4 @@
-"""The fair order between users, as arithmetic."""
+"""The arithmetic of the fair order between users."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The fetcher gives rows to children that are free, and finds the rows of children and fetchers that died.
+"""The fetcher gives rows to children that are free, and finds the rows of dead children and fetchers.
 
-Sections are fakes, connections are real, and the fetcher makes one turn at a time with a clock of the test's own.
+Sections are fakes and connections are real. The fetcher does one turn at a time, with a clock that the test sets.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ HOLDER = "host/node/1"
 FETCHER = "w0.2"
 """The name of the fetching child."""
 CLAIM = 7
-"""The number of each acquire."""
+"""The acquire number of all claims."""
 QUICK, STEADY, SLOW = 0.0001, 0.03, 2.0
 SOON, LATER = 0.2, 0.3
-"""Before and after the time at which a row that nobody is free for is released."""
+"""Seconds: less and more than the time after which a row is released if no child is free for it."""
 MOMENT = 0.02
-"""Seconds of work that a child gets at once."""
+"""Seconds of work that a child gets at a time."""
 MESSAGE = 1 << 20
-"""The longest batch of large rows, in bytes."""
+"""The maximum size of a batch of large rows, in bytes."""
 LARGE = 1 << 17
-"""Bytes of a large row: more than fit into a socket at once."""
+"""The size of a large row in bytes: more than a socket holds."""
 SWEPT = 5.1
-"""After the time between two sweeps."""
+"""Seconds: more than the time between two sweeps."""
 LEASE = 30.0
 POLL_INTERVAL = 1.0
 CALLED = 11.5
-"""After the longest pause between polls while wake-ups come."""
+"""Seconds: more than the longest pause between polls while wakeups come."""
 
 
 class FakeWakeup:
-    """Wake-ups that never come."""
+    """A wakeup that is never notified."""
 
     proven = True
     covers_all_hosts = True
@@ -77,7 +77,7 @@ class FakeWakeup:
 
 
 class FakeSection:
-    """Rows that are due, are held, or were released, as a database knows them."""
+    """A section's rows that are due, are held, or were released, as a database would store them."""
 
     def __init__(self, bench: Bench, name: str) -> None:
         self.name = name
@@ -86,11 +86,11 @@ class FakeSection:
         self.held: dict[str, Claim] = {}
         self.released: list[str] = []
         self.suspects: list[str] = []
-        """The keys that were given back as runs of a dead child."""
+        """The keys of rows that were released as runs of a dead child."""
         self.given_back: list[tuple[str, set[str] | None]] = []
-        """The names of dead children (their holders, if without name) and the keys that were released."""
+        """The names of dead children (their holders, if they have no name), and the keys that were released."""
         self.limits: list[int] = []
-        """Of each acquire that found rows."""
+        """The limit of each acquire that found rows."""
         self.fails = False
         self.wakeup: FakeWakeup | None = None
         store: Any = SimpleNamespace(
@@ -112,7 +112,7 @@ class FakeSection:
         self.opened = OpenSection(name, section, self.source)
 
     def add(self, count: int, type_: str = "quick", prefix: str = "", data: str = "") -> list[str]:
-        """Make rows due, and return their keys."""
+        """Make `count` rows due. Return their keys."""
         first = len(self.due) + len(self.held) + len(self.released)
         keys = [f"{prefix or type_}{first + number}" for number in range(count)]
         self.due += [
@@ -156,7 +156,7 @@ class FakeSection:
 
 
 class Turns(StopEvent):
-    """Ends each wait of the fetcher when the test asks for the next turn."""
+    """Ends a wait of the fetcher when the test requests the next turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class Turns(StopEvent):
         self.pause = 0.0
         """The seconds that the fetcher would wait now."""
         self.descriptors: Collection[int] = ()
-        """What would end that wait."""
+        """The descriptors that would end this wait."""
 
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
         self.descriptors, self.pause = descriptors, seconds
@@ -174,7 +174,7 @@ class Turns(StopEvent):
         return ()
 
     def next(self) -> None:
-        """Let the fetcher make a turn, and wait until it is over."""
+        """Let the fetcher do a turn, and wait until the turn has ended."""
         self._turn.release()
         self._is_over.acquire()
 
@@ -187,7 +187,7 @@ class Turns(StopEvent):
 
 
 class FakeChild:
-    """The end of a handler child."""
+    """A fake handler child, at its end of the connection."""
 
     def __init__(
         self,
@@ -202,15 +202,15 @@ class FakeChild:
         claims = {section: [(key, CLAIM) for key in keys] for section, keys in held.items()}
         self.connection.send(("hello", claims, runs, [astuple(each) for each in dead], 1, siblings))
         self.batches: list[list[str]] = []
-        """The keys of the rows that came together."""
+        """The keys of the rows of each message."""
         self.messages: list[Any] = []
-        """Other messages."""
+        """All other messages."""
         self.claims: dict[str, Claim] = {}
         self.deadline = 0.0
         self.sections: dict[str, str] = {}
 
     def receive(self) -> list[str]:
-        """Return the keys of the rows that have come since the last call."""
+        """Return the keys of the rows that have arrived since the last call."""
         came = []
         for message in self.connection.receive():
             if message[0] == "run":
@@ -226,7 +226,7 @@ class FakeChild:
         return came
 
     def run(self, keys: Sequence[str], seconds: float = QUICK) -> None:
-        """Report that these rows have run, each for so long."""
+        """Report that these rows have run, each for `seconds`."""
         for section, own in self._by_section(keys):
             types = Counter(self.claims[key].row.type for key in own)
             durations = {type_: (count, count * seconds) for type_, count in types.items() if seconds}
@@ -278,18 +278,21 @@ class Bench:
         runs: int = 0,
         siblings: Sequence[str] = (),
     ) -> FakeChild:
-        """Connect a child; `start` or the next turn takes its connection. `siblings`: that lived at its fork."""
+        """Connect a child.
+
+        `start` or the next turn accepts its connection. `siblings`: the children that lived at its fork.
+        """
         child = FakeChild(self, name, {} if held is None else held, dead, runs, siblings)
         self._children.append(child)
         return child
 
     def turn(self, seconds: float = POLL_INTERVAL * 1.2) -> None:
-        """Let time pass, and then the fetcher make one turn. By default sections are polled again."""
+        """Let `seconds` pass, and let the fetcher do one turn. By default it then polls the sections again."""
         self.time += seconds
         self.turns.next()
 
     def stop(self) -> None:
-        """Stop the fetcher, and wait for its end."""
+        """Stop the fetcher, and wait until its thread has ended."""
         if self._thread is not None:
             self.turns.end()
             self._thread.join()
@@ -313,7 +316,7 @@ def bench() -> Iterator[Bench]:
 
 
 def teach(bench: Bench, child: FakeChild, type_: str = "quick", seconds: float = QUICK, times: int = 100) -> None:
-    """Let a child run rows of a type until it is known that they take so long."""
+    """Let a child run rows of a type until the fetcher has learned that they take `seconds`."""
     for _ in range(times):
         keys = bench.queue.add(1, type_)
         bench.turn()
@@ -406,7 +409,7 @@ def test_quick_types_come_in_batches_of_a_moment_at_the_most(bench: Bench) -> No
 
 
 def test_large_rows_come_in_smaller_batches(bench: Bench) -> None:
-    """If the first run of a batch takes long, the other rows must soon be at another child."""
+    """If the first run of a batch takes long, another child must soon get the other rows."""
     child = bench.child("w1")
     bench.start()
     teach(bench, child)
@@ -469,7 +472,7 @@ def test_a_child_gets_a_row_ahead_when_its_run_ends_soon(bench: Bench) -> None:
 
 
 def test_a_busy_child_gets_no_row_ahead_while_rows_are_large(bench: Bench) -> None:
-    """It reads such a row in pieces. If the run takes longer than expected, the row is late."""
+    """The child reads such a row in pieces. If the present run takes longer than expected, the row is late."""
     child = bench.child("w1")
     bench.start()
     teach(bench, child, "steady", STEADY)
@@ -585,7 +588,7 @@ def test_a_returned_row_that_nobody_is_free_for_is_released(bench: Bench) -> Non
 
 
 def add_for_busy_child(bench: Bench, count: int) -> list[str]:
-    """Make rows of a new type due, the first of which occupies the only child. Return their keys."""
+    """Make rows of a new type due. The first of them occupies the only child. Return their keys."""
     child = bench.child("w1")
     bench.start()
     teach(bench, child)
@@ -782,7 +785,7 @@ def test_a_sweep_does_not_wait_for_a_sibling_that_has_died(bench: Bench) -> None
 
 
 def test_a_sweep_does_not_wait_for_a_sibling_that_ended_without_a_report(bench: Bench) -> None:
-    """It was leaving when the earlier fetcher died, or did not start."""
+    """The sibling was leaving when the earlier fetcher died, or it never started."""
     bench.queue.held = {key: cast("Claim", None) for key in ("of2", "lost")}
     bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")], siblings=["w1", "w2"])
     bench.child("w3", siblings=[FETCHER, "w2"])

@@ -1,4 +1,4 @@
-"""The forecast adds up what the rules say, and counts the occurrences of equal rules once."""
+"""The forecast adds up the occurrences of all rules, and counts those of equal rules once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def unknown(keys: Collection[str]) -> Mapping[str, Sequence[float]]:
 
 
 def listed(rule: Rule, hours: int) -> dict[int, int]:
-    """The same by listing every occurrence."""
+    """Return the occurrences in each hour, like the forecast, but by listing every occurrence."""
     found: dict[int, int] = {}
     time = int(BEGIN - rule.delay) - 10
     while (time := cron.next_time(rule.cron, time, rule.timezone)) + rule.delay < BEGIN + hours * 3600:

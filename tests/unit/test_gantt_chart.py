@@ -1,4 +1,4 @@
-"""What the timeline makes of entries of the ledger: waits, overlaps, outages, and what is left out."""
+"""The timeline from entries of the ledger: waits, overlaps, outages, and what is left out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def entry(time: float, started: float | None, ended: float, **more: Any) -> Ledg
 
 
 class Records:
-    """A ledger of these entries, all by one definition."""
+    """A ledger with these entries, all of one definition."""
 
     def __init__(self, *rows: LedgerRow) -> None:
         self._rows = sorted(rows, key=lambda row: row.ended)

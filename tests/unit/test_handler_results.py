@@ -1,4 +1,4 @@
-"""What a handler returns is stored with its queue task, or makes the task fail where that is impossible."""
+"""The value that a handler returns is stored with its queue task. If it cannot be stored, the task fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def child() -> Iterator[Child]:
 
 
 def row_after(child: Child, function: Callable[[Task], Any], **options: Any) -> TaskRow:
-    """Return the row of a task that `function` has handled."""
+    """Let `function` handle a task. Return the task's row."""
     child.app.task("type", **{"store_result": True, **options})(function)
     child.serve("type.1")
     return row_of(child.store, "type.1")
@@ -117,7 +117,7 @@ def test_a_type_keeps_its_tasks_for_its_own_times(child: Child) -> None:
 
 
 def purged_in(store: TaskStore, key: str, now: float) -> float:
-    """Return the seconds after which the row of a task is deleted."""
+    """Return the seconds from `now` until a task's row is deleted."""
     row: Any = store._database.run(lambda connection, _: store._row(connection, key))  # type: ignore[attr-defined]
     return float(row["purge_at"]) / 1000 - now
 

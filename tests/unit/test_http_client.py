@@ -1,4 +1,7 @@
-"""Requests keep their order and are retried; the queue is bounded, callers never wait, and a stop flushes it."""
+"""Requests keep their order and are retried.
+
+The queue is bounded, callers never wait, and a stop sends what is left.
+"""
 
 from __future__ import annotations
 

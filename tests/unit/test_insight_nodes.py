@@ -1,4 +1,4 @@
-"""Nodes of several reports: which of the reported runs are shown."""
+"""Which of the runs that several nodes report are shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def _run(section: str, key: str, since: float) -> NodeRun:
 
 
 def test_of_several_reported_runs_of_a_row_only_the_latest_is_shown() -> None:
-    """A process reports the end of a run some seconds late. Meanwhile the next run may have begun elsewhere."""
+    """A process reports the end of a run some seconds late.
+
+    Meanwhile the next run may have begun in another process.
+    """
     ended, running = _run("schedules", "key", 100.0), _run("schedules", "key", 102.0)
     same_key, other = _run("queue", "key", 99.0), _run("schedules", "other", 98.0)
     nodes = [

@@ -1,4 +1,4 @@
-"""A key that no database could store is refused, with the reason."""
+"""A key that some database cannot store is refused, with the reason."""
 
 from __future__ import annotations
 

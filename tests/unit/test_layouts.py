@@ -1,4 +1,4 @@
-"""Which tables a version can use, and that the tables of a layout do not change unnoticed."""
+"""The tables that a version can use. The tables of a layout do not change unnoticed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dialect_of(database: str) -> sa.Dialect:
 
 
 def schemas(url: str) -> dict[str, RecordedSchema]:
-    """Return the schema of each kind of store."""
+    """Return the recorded schema for each kind of table."""
     settings = StoreSettings(url=url, holder="h", schedules="schedules", queue="queue", ledger="ledger")
     own, compat = open_stores("rdb", settings), open_stores("rdb_compat", settings)
     found: list[Any] = [own.schedules, own.queue, compat.schedules]

@@ -1,4 +1,4 @@
-"""A handler child opens its stores when its first task arrives. The sockets are real, the opened child is a fake."""
+"""A handler child opens its stores when its first task arrives. The sockets are real; the opened child is a fake."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from psched.child.lazy_handler_child import LazyHandlerChild
 from psched.process.dispatch_socket import Connection, DispatchSocket
 
 LONG = 60.0
-"""Seconds, more than anything here takes."""
+"""Seconds, longer than anything here takes."""
 
 
 class OpenedChild:
-    """Works until it is stopped."""
+    """A fake child, which works until it is stopped."""
 
     def __init__(self, *_: object) -> None:
         self.stops: list[tuple[bool, float | None]] = []
@@ -39,7 +39,7 @@ class OpenedChild:
 
 
 class RunningChild:
-    """A child in a thread, and the socket by which a fetching child finds it."""
+    """A handler child in a thread, and the socket by which a fetching child finds it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[OpenedChild] = []
@@ -54,7 +54,7 @@ class RunningChild:
         self._thread.start()
 
     def accept(self) -> Connection:
-        """Return the connection to the child, as its next fetching child."""
+        """Accept the child's connection and return it, like the next fetching child."""
         while True:
             for _, connection in self._dispatch.accept():
                 return connection

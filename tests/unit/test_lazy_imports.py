@@ -14,7 +14,7 @@ DATABASE_LIBRARIES = {"sqlalchemy", "redis", "psycopg", "pymysql", "MySQLdb"}
 
 
 def libraries_loaded_by(code: str) -> set[str]:
-    """Return the database libraries that a new interpreter has loaded after `code`."""
+    """Return the database libraries that a new interpreter has loaded after it has executed `code`."""
     report = "import json, sys; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", f"{code}\n{report}"], stdout=subprocess.PIPE, check=True)
     return {module.partition(".")[0] for module in json.loads(done.stdout)} & DATABASE_LIBRARIES

@@ -1,4 +1,7 @@
-"""What the run watchdog and the renewers of leases do, and when. On SQLite in memory, with a clock of its own."""
+"""The run watchdog and the renewers of leases: what they do, and when.
+
+The tests use SQLite in memory, and set the clock.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,11 @@ ALIVE, SHORT, MARGIN, KILL_INTERVAL = 60.0, 15.0, 3.0, 2.0
 
 
 class Left(BaseException):
-    """In place of the end of the process."""
+    """Raised instead of ending the process."""
 
 
 class Hands:
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until the test moves it."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -49,7 +52,7 @@ class Hands:
 
 
 class Handler(Base):
-    """Keeps why it was told to stop."""
+    """A handler that records the reasons of its stops."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -60,13 +63,13 @@ class Handler(Base):
         """Do nothing."""
 
     def kill(self, reason: Exception) -> None:
-        """Remember."""
+        """Record the reason."""
         self.reasons.append(reason)
         self.told.set()
 
 
 class Child:
-    """The parts of a child around one handler thread, without its processes."""
+    """The parts of a worker around one handler thread, without its processes."""
 
     def __init__(self, store: ScheduleStore, task_timeout: float | None = None) -> None:
         self.store = store
@@ -85,14 +88,14 @@ class Child:
         )
 
     def begin(self) -> ActiveRun:
-        """Take one task and let its handler be at work."""
+        """Acquire one task, and record that its handler runs."""
         (task,) = self.source.poll_multi(1)
         run = ActiveRun(task, self.poller, Handler(task))
         self.runs.begin(0, run)
         return run
 
     def steal(self, key: str) -> None:
-        """Take away the lease, as another worker would after its end."""
+        """Delete the row, so that its lease is lost, as if another worker had taken it."""
         self.store.delete(key)
 
     def _leave(self, why: str) -> None:
@@ -290,7 +293,7 @@ def test_a_task_that_is_being_settled_is_not_renewed_meanwhile(child: Child) -> 
 
 
 def waiting_since(child: Child) -> dict[str, float]:
-    """Return the due times of the waiting rows."""
+    """Return the due time of each waiting row."""
     return {row.key: row.next_run_time for row in child.store.list() if row.status == "waiting"}
 
 
@@ -327,7 +330,10 @@ def dispatch() -> Iterator[DispatchSocket]:
 def fetched_tasks(
     child: Child, dispatch: DispatchSocket
 ) -> tuple[FetchedTaskPoller, Connection, Sequence[Task], WaitingTaskReleaser]:
-    """Return the poller of a handler child, the fetching child's end, and three tasks, the first of which runs."""
+    """Return a handler child's poller, the fetching child's connection, three tasks, and the releaser of waiting tasks.
+
+    The first task is running.
+    """
     connection = FetcherConnection(dispatch, "host/w1/1", (), lambda: None)
     poller = FetchedTaskPoller("schedules", child.source, Application(()), None, MARGIN, connection)
     assert poller.poll() == []

@@ -1,4 +1,4 @@
-"""The audit reports no violation of a correct past, and finds each kind of violation."""
+"""The audit reports no violation for a correct past, and finds each kind of violation."""
 
 from __future__ import annotations
 
@@ -410,7 +410,7 @@ def test_a_deferred_first_run_is_not_missing_before_its_time() -> None:
 
 
 def waiting_past() -> Past:
-    """Return a past of three occurrences, 5 minutes apart, that have come and were not begun."""
+    """Return a past with three occurrences, 5 minutes apart, that are due and have not begun."""
     past = Past()
     past.add()
     past.run()
@@ -485,7 +485,10 @@ def test_only_occurrences_within_a_pause_may_be_skipped_as_paused() -> None:
 
 
 def past_of_two_pauses() -> tuple[Past, int]:
-    """Return a past of three occurrences, the first and last of them in a pause, without entries; and the first."""
+    """Return a past with three occurrences without entries, and the first of them.
+
+    The first and the last are in a pause.
+    """
     past = Past()
     past.add()
     past.run()

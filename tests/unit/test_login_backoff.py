@@ -1,4 +1,4 @@
-"""After a login that was refused the next one waits. With a clock of the test's own."""
+"""After a refused login the next one waits. The tests set the clock."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from psched.backends.common.retries import LoginBackoff
 
 
 class RefusedError(Exception):
-    """What the server says."""
+    """The server's error."""
 
 
 class Server:
-    """Refuses until told otherwise, and counts who asks."""
+    """A server that refuses logins until the test lets it accept them. It records the times of the logins."""
 
     def __init__(self) -> None:
         self.time = 1000.0

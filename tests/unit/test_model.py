@@ -1,4 +1,4 @@
-"""What is to be created can be handed about like any value."""
+"""Objects for new tasks and schedules can be passed around, compared and copied like any value."""
 
 from __future__ import annotations
 

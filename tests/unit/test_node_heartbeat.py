@@ -1,4 +1,4 @@
-"""The heartbeat of a node is rare while nothing changes, soon after a change, and never more often than every 5 s."""
+"""A node's heartbeat is rare while nothing changes, comes soon after a change, and never more often than every 5 s."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psched.store.type_filter import TypeFilter
 
 
 class Registry:
-    """A registry of nodes that counts the announcements."""
+    """A registry of nodes that records the announcements."""
 
     def __init__(self) -> None:
         self.announced: list[Announcement] = []
@@ -52,7 +52,7 @@ def run_of(section: str, key: str) -> NodeRun:
 
 
 def announced_in(seconds: int, clock: Clock, heartbeat: NodeHeartbeat, registry: Registry) -> int:
-    """Let the thread tick for so many seconds, and return the number of announcements."""
+    """Let the heartbeat thread run for `seconds`. Return the number of announcements."""
     before = len(registry.announced)
     for _ in range(round(seconds / heartbeat.interval)):
         clock.now += heartbeat.interval

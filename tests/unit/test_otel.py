@@ -1,4 +1,4 @@
-"""What the spans of submits say, and what goes into the headers of tasks."""
+"""The content of submits' spans, and the headers of tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def provider() -> Iterator[TracerProvider]:
 
 @pytest.fixture
 def tracing(monkeypatch: pytest.MonkeyPatch) -> Iterator[otel._Tracing]:
-    """The listeners of this test alone; not started."""
+    """Tracing for this test only. It is not started."""
     monkeypatch.setattr(otel, "_tracing", tracing := otel._Tracing())
     yield tracing
     tracing.stop()
@@ -44,7 +44,7 @@ def tracing(monkeypatch: pytest.MonkeyPatch) -> Iterator[otel._Tracing]:
 
 @pytest.fixture
 def exported(provider: TracerProvider, tracing: otel._Tracing) -> InMemorySpanExporter:
-    """The spans that have ended, of submits in this process."""
+    """The finished spans of submits in this process."""
     exporter = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing._tracer = provider.get_tracer("psched")

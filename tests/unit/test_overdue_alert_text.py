@@ -1,4 +1,4 @@
-"""What an alarm says: when, how late, what has become of it so far, and what to look at."""
+"""The text of an overdue alert: when it was due, how late it is, what has happened so far, and what to check."""
 
 from __future__ import annotations
 

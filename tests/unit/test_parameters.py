@@ -1,4 +1,7 @@
-"""The arguments of a call are stored as JSON, and come back equal; what would not is refused, by its path."""
+"""Arguments of a call are stored as JSON and restored equal.
+
+Other values are refused, and the error names their path.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +127,7 @@ def parameters_of(annotation: Any) -> Parameters:
 
 
 def there_and_back(annotation: Any, value: Any) -> tuple[Any, Any]:
-    """Return the JSON value that is stored for `value`, and the value that comes back."""
+    """Return the JSON value that is stored for `value`, and the restored value."""
     parameters = parameters_of(annotation)
     text = encode(parameters.stored((value,), {}))
     return decode(text)["value"], parameters.restored(decode(text))["value"]
@@ -342,7 +345,7 @@ def test_a_function_that_takes_the_task_alone_reads_its_data_itself(ledger: Ledg
 
 
 class TaskOfUser:
-    """A class of a user, with a name that ends like that of psched's."""
+    """A user's class whose name ends like that of a class of psched."""
 
 
 def test_the_first_parameter_gets_the_run_by_its_name_or_its_type() -> None:
@@ -365,7 +368,7 @@ def test_a_run_that_is_not_the_first_parameter_is_reported_with_the_remedy(app: 
 
 
 def report(region: str, *, day: date | None = None) -> None:
-    """The function whose tasks were submitted by other versions of it."""
+    """A function whose tasks other versions of it have submitted."""
 
 
 @pytest.mark.parametrize(
@@ -399,7 +402,7 @@ def test_an_object_of_another_class_is_named(value: Any) -> None:
 
 
 class Connection:
-    """A class that has no JSON."""
+    """A class that cannot be stored as JSON."""
 
 
 @pytest.mark.parametrize(

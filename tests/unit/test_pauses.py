@@ -28,9 +28,9 @@ def row_of(rule: Rule = EVERY_SECOND, next_time: int = START) -> ScheduleRow:
 
 @dataclass
 class Simulation:
-    """The row of a schedule, changed as a worker and clients do, beside the expected result.
+    """The row of a schedule, which a worker and clients change, beside the expected result.
 
-    `asked`: the regular occurrences that run-now asked for; `pauses`: each with its begin and end.
+    `asked`: the regular occurrences for which run-now was called. `pauses`: the begin and end of each pause.
     """
 
     row: ScheduleRow = field(default_factory=row_of)
@@ -71,7 +71,7 @@ class Simulation:
             self.asked.add(before.next_time)
 
     def begin(self) -> None:
-        """Acquire the due row like a worker: park it, skip occurrences, or begin a run."""
+        """Acquire the due row like a worker: park the row, skip occurrences, or begin a run."""
         while self.row.status != "running" and self.row.next_run_time <= self.now:
             row = self.row
             if row.paused and (row.extra_waits or not row.is_asked_for):
@@ -117,7 +117,7 @@ class Simulation:
 
 ACTIONS = ["pause", "pause", "resume", "resume", "run_now", "begin", "fail", "finish"]
 STEPS = st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2))
-"""An action, and how many seconds pass before it."""
+"""An action, and the number of seconds that pass before it."""
 
 
 @example([("run_now", 0), ("begin", 0), ("pause", 0), ("fail", 0), ("begin", 0)])
@@ -139,7 +139,7 @@ def test_occurrences_outside_pauses_and_those_of_run_now_run_once_and_others_are
 
 
 def test_a_run_now_before_a_pause_is_due_when_the_pause_ends() -> None:
-    """The occurrence has come, and waits for its delay."""
+    """The occurrence's time has come, but its delay has not passed."""
     row = run_now(row_of(Rule("* * * * *", "UTC", 600), 60), 70)
     row = paused(row, 80, DIALECT)
     assert row.next_run_time == NEVER
@@ -166,7 +166,7 @@ def after(row: ScheduleRow, *pauses: tuple[float, float]) -> ScheduleRow:
     ],
 )
 def test_only_pauses_with_occurrences_to_come_are_kept(pauses: list[Any], kept: list[Any]) -> None:
-    """The occurrences are at each minute, and are to run two seconds later; the first, of 60, has a run in progress."""
+    """Occurrences are at each minute and run two seconds later. The run of the first, at 60, is in progress."""
     row = replace(row_of(Rule("* * * * *", "UTC", 2), 60), status="running", settled=False)
     assert list(after(row, *pauses).earlier_pauses) == kept
 

@@ -1,4 +1,4 @@
-"""What is stored with a row is checked before it is written, and read as it was."""
+"""Data of a row is checked before it is written, and is read as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ticker tends while there is something to tend, and sleeps otherwise."""
+"""A periodic thread works while there is something to do, and sleeps otherwise."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_close_just_after_a_wake_ends_it_at_once() -> None:
     ticker = PeriodicThread("test", lambda: False, 1000)
 
     class ClosedMeanwhile(threading.Event):
-        """A close comes after the thread has noticed the wake, and before it waits for its interval."""
+        """Closes the thread after it has noticed a wake, and before it waits for its interval."""
 
         def clear(self) -> None:
             ticker.close()

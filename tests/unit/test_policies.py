@@ -1,4 +1,4 @@
-"""Occurrences that do not run in time: policies, pauses, extra runs. On SQLite in memory."""
+"""Occurrences that do not run in time: options, pauses, extra runs. On SQLite in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.prepared_sqlite import make_tables_in_memory
 
 MINUTE = 60
 NOW = 1_795_433_760 + 20.5
-"""Within a minute. The clock of the database stands still, so that a slow run does not cross into the next minute."""
+"""Unix seconds, in the middle of a minute. The database's clock stands still, so a slow test stays in this minute."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def schedules() -> Iterator[ScheduleCollection]:
 
 
 def ago(minutes: int) -> int:
-    """The beginning of a minute in the past."""
+    """Return the begin of the minute `minutes` minutes ago."""
     return (int(NOW) // MINUTE - minutes) * MINUTE
 
 
@@ -315,7 +315,7 @@ def test_a_pause_that_could_not_be_written_is_written_before_the_schedule_runs_a
 
 
 def backfilled(schedules: ScheduleCollection, mode: BackfillMode = "missing", since: int = 20) -> list[int]:
-    """Start a backfill up to now, and run what is due. Return the occurrences, in minutes ago."""
+    """Start a backfill up to now, and run what is due. Return the occurrences, each as a number of minutes ago."""
     schedules.backfills.start("a", ago(since), int(NOW), mode)
     return [(ago(0) - time) // MINUTE for time in work(schedules)]
 
@@ -420,7 +420,7 @@ def test_the_last_run_of_an_occurrence_decides_whether_a_backfill_runs_it(
 def test_a_plan_that_is_applied_while_a_backfill_starts_harms_neither(
     schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The backfill has read the definition before the change, and writes its rows after it."""
+    """The backfill reads the definition before the change, and writes its rows after the change."""
     schedules.add("a", "t", cron="* * * * *", next_time=ago(3), owner="me", data={"n": 1})
     regular = schedules.poll()
     assert regular is not None

@@ -1,4 +1,4 @@
-"""When an idle poller polls again. The test moves the clock."""
+"""When an idle poller polls again. The tests set the clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psched.execution.section_poller import CALLED, PollTimer
 
 INTERVAL = 1.0
 LONGEST_DELAY = 0.01
-"""The most seconds that a poll is delayed after a wake-up, when earlier wake-ups brought no row."""
+"""The maximum number of seconds by which a poll is delayed after a wakeup, if earlier wakeups brought no row."""
 
 
 class ManualClock:
@@ -24,14 +24,14 @@ class ManualClock:
 
 
 class IdlePoller:
-    """A poll timer whose random share of a pause is always the greatest, and its clock."""
+    """A poll timer whose random part of a pause is always the largest, with its clock."""
 
     def __init__(self, interval: float = INTERVAL) -> None:
         self.clock = ManualClock()
         self.timer = PollTimer(interval, self.clock, lambda low, high: high)
 
     def sleep(self) -> float:
-        """Let time pass until the next poll, and return the seconds."""
+        """Let time pass until the next poll. Return the seconds."""
         pause = self.timer.pause()
         self.clock.time += pause
         return round(pause, 6)

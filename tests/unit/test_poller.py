@@ -1,4 +1,4 @@
-"""What a poller does besides taking tasks. With a clock of the test's own."""
+"""What a poller does besides acquiring tasks. The tests set the clock."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from psched.store.type_filter import TypeFilter
 
 
 class Road:
-    """A poller over a source of tasks that are due at a pace, and run in no time."""
+    """A poller with a source whose tasks become due at a constant pace, and take no time."""
 
     def __init__(self, pace: float, until: float = math.inf, taken: bool = False) -> None:
-        """`pace`: seconds between two tasks, up to `until`. `taken`: by others, before this poller comes."""
+        """`pace`: seconds between two tasks, up to `until`.
+
+        `taken`: whether others acquire the tasks before this poller.
+        """
         self.time = self.due = 1000.0
         self.tidied: list[float] = []
         self.old = 0
@@ -38,7 +41,7 @@ class Road:
         self.poller = SectionPoller("queue", cast("Source", source), Application(()), BatchSizer(9), timer, None, 3.0)
 
     def drive(self, seconds: float) -> None:
-        """Let the poller poll for so long."""
+        """Let the poller work for `seconds`."""
         end = self.time + seconds
         while self.time < end:
             self.poller.poll()
@@ -85,7 +88,7 @@ def test_an_idle_lane_removes_old_rows_until_none_is_left() -> None:
 
 
 class Refusing:
-    """A poller whose database refuses until a time."""
+    """A poller whose database refuses all queries until a time."""
 
     def __init__(self, until: float = math.inf) -> None:
         self.time = 0.0
@@ -188,7 +191,7 @@ def test_a_pooler_that_comes_in_between_is_reported_in_one_line(caplog: pytest.L
 
 
 class OnceWakeup:
-    """A wake-up that ends the listening, like an element that is popped from a list of Redis."""
+    """A wakeup whose notification ends its listening, like an element that is popped from a list of Redis."""
 
     proven = True
     covers_all_hosts = True
@@ -212,7 +215,7 @@ class OnceWakeup:
 
 
 def test_rows_that_come_one_by_one_are_polled_for_at_each_wake_up() -> None:
-    """Without another `listen` after each wake-up, every second row would wait for the next poll after 20 ms."""
+    """Without a new `listen` after each wakeup, every second row would wait for the next poll, which is 20 ms later."""
     time, due = [0.0], deque[str]()
     wakeup = OnceWakeup()
 

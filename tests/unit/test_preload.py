@@ -1,4 +1,4 @@
-"""What a master loads before its first fork, and what it keeps of that."""
+"""What a master loads before its first fork, and what it keeps of this."""
 
 from __future__ import annotations
 

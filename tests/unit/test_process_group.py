@@ -1,4 +1,4 @@
-"""A program ends with all that it started: at its end, when it is told to stop, and when its worker dies."""
+"""A program ends with all that it has started: when it ends, when it is stopped, and when its worker dies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATIENCE = 10.0
 
 @pytest.fixture
 def running(ledger: Ledger) -> Iterator[Any]:
-    """Run a command in a thread; return its handler and its thread."""
+    """A function that runs a command in a thread, and returns its handler and the thread."""
     threads = []
 
     def start(**data: Any) -> tuple[CommandHandler, threading.Thread]:

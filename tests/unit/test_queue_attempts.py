@@ -1,4 +1,4 @@
-"""How the attempts of a queue task end, on SQLite in memory: failed for good, deferred, cancelled."""
+"""How the attempts of a queue task end: failed for good, deferred, cancelled. On SQLite in memory."""
 
 from __future__ import annotations
 

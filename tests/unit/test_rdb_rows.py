@@ -1,4 +1,4 @@
-"""Reading rows of `rdb` that were just leased: the short way and the thorough one agree, whatever stands in them."""
+"""Two ways of reading leased rows of `rdb`, the short and the thorough one, give the same result for any content."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _TASK: Values = {
 
 
 def _rows(values: Values) -> list[dict[str, Any]]:
-    """Return rows that differ from a plain one in at most two columns."""
+    """Return rows that differ from an ordinary row in at most two columns."""
     plain = {name: some[0] for name, some in values.items()}
     pairs = product(values, values)
     return [{**plain, a: x, b: y} for a, b in pairs for x, y in product(values[a], values[b])]

@@ -1,4 +1,4 @@
-"""Acquires without an answer are remembered for as long as they may hold rows, an outage as one span."""
+"""Acquires without an answer are remembered for as long as they may hold rows. An outage is remembered as one range."""
 
 from __future__ import annotations
 

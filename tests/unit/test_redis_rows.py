@@ -1,4 +1,4 @@
-"""Reading rows of Redis that were just leased: what a script tells in short is what the row's hash says."""
+"""Reading leased rows of Redis: a script's short answer agrees with the row's hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thread of a process asks for all tasks that are waited for. It ends when nobody waits, and crosses no fork."""
+"""One thread of a process asks for all awaited tasks. It ends when no caller waits, and does not outlive a fork."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUNNING = TaskOutcome("running", "type")
 
 
 class Tasks:
-    """A store of tasks, as far as the poller sees it."""
+    """The methods of a store of tasks that the poller calls."""
 
     def __init__(self) -> None:
         self.found: dict[str, TaskOutcome] = {}

@@ -1,4 +1,4 @@
-"""The occurrences of a rule are those of its expression that its options leave; a spread is even and never changes."""
+"""A rule's occurrences are those of its expression that its options admit. A spread is even and never changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from psched.schedules import rule_occurrences
 from psched.schedules.validation import checked_rule
 
 BEGIN = 1_767_225_600
-"""2026-01-01 00:00 UTC."""
+"""Unix seconds: 2026-01-01 00:00 UTC."""
 EXPRESSIONS = ("*/7 * * * *", "30 2 * * *", "@every 11m phase 5s", "@at 2026-01-01T10:00")
 
 

@@ -1,4 +1,4 @@
-"""Whether a task that was taken ahead begins, and what is recorded of that before. On SQLite in memory."""
+"""Whether a prefetched task begins, and what is recorded before it begins. On SQLite in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def child() -> Iterator[Child]:
 
 
 def renew_what_waits(child: Child) -> None:
-    """Let the renewal of what waits come, as in a moment it does."""
+    """Let the renewer of prefetched tasks extend the leases of waiting tasks now."""
     child.time += 2.1
     child.prefetched_renewer._renew(child.source)
 
@@ -88,7 +88,7 @@ def test_a_handler_is_not_called_when_its_begin_cannot_be_recorded(
 
 
 def taken_ahead(child: Child, key: str) -> int:
-    """Return what stands in the row."""
+    """Return the value of the column `taken_ahead` in the task's row."""
     statement = child.store._table.select().where(child.store._table.c.key == key)  # type: ignore[attr-defined]
     found = child.store._database.run(lambda connection, _: connection.execute(statement).mappings().one())  # type: ignore[attr-defined]
     return int(found["taken_ahead"])

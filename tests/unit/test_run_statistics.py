@@ -1,4 +1,4 @@
-"""Runs are counted by the minute of the database's clock, and reach the process that writes them."""
+"""Runs are counted by the minute of the database's clock, and their counts reach the process that writes them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from psched.store.run_stats import MOST_TYPES, RunKind, RunSums
 from psched.task import Task
 
 MINUTE_BEGIN = 1_600_000_020
-"""By the database's clock; the process's own clock is at 100 then."""
+"""Unix seconds by the database's clock. The process's own clock shows 100 then."""
 
 
 class FakeStats:
-    """Keeps what is written; fails while `fails`."""
+    """Records what is written. Raises an error while `fails` is true."""
 
     def __init__(self) -> None:
         self.written: list[tuple[RunKind, Sequence[int]]] = []
@@ -53,7 +53,7 @@ class FakeSettlement:
 
 
 class FakeTask:
-    """A settled run: it began `at` seconds after MINUTE_BEGIN, by the database's clock."""
+    """A settled run. It began `at` seconds after MINUTE_BEGIN, by the database's clock."""
 
     def __init__(
         self, store: Any, at: float = 0, duration: float = 0.5, type: str = "t", outcome: str | None = "finished"

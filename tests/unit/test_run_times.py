@@ -1,4 +1,4 @@
-"""The runs that a plan adds and removes, computed for many schedules that share rules."""
+"""The runs that a plan adds and removes, computed for many schedules with the same rules."""
 
 from __future__ import annotations
 

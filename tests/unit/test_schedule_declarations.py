@@ -1,4 +1,4 @@
-"""@app.schedule declares schedules beside the functions that run them."""
+"""@app.schedule declares schedules beside the functions that handle them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule's row says about its next run, and how late it is."""
+"""The state of a schedule's next run, and its lateness, from the schedule's row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ERROR = "ValueError: it broke"
 
 
 def row(late: float, **fields: object) -> ScheduleRow:
-    """Return a row whose occurrence is `late` seconds late, waiting unless `fields` say otherwise."""
+    """Return a row whose occurrence is `late` seconds late. `fields`: other values; without them the row is waiting."""
     time = NOW - late - 10
     values = {"next_time": int(time), "next_run_time": time + 10} | fields
     return replace(ROW, **values)  # type: ignore[arg-type]

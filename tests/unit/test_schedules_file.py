@@ -1,4 +1,4 @@
-"""Files of schedules: what they say, the faults that are found in them, and that what is written is read again."""
+"""Files of schedules: their meaning, the faults that psched finds, and that a written file can be read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that several make at once. On SQLite, where an index may be gone as soon as it was seen."""
+"""Tables that several processes make at the same time. On SQLite, where an index may vanish right after it was seen."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def test_an_index_that_another_drops_while_they_are_counted_has_no_effect(tmp_pa
 
 @pytest.mark.parametrize("place", range(5))
 def test_tables_that_another_makes_before_any_question_about_them_are_accepted(tmp_path: Path, place: int) -> None:
-    """`place`: the question, of those that the first process asks, before which the second one makes the tables.
+    """`place`: the number of the first process's query before which the second process makes the tables.
 
-    Questions asked while the first process holds the database's write lock do not count: then the second one waits.
+    Queries that the first process sends while it holds the database's write lock do not count, because the second
+    process then waits.
     """
     first, second = (
         open_stores("rdb", StoreSettings(f"sqlite:///{tmp_path}/db", f"host/test/{n}", queue="queue")).queue

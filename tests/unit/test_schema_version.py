@@ -1,4 +1,4 @@
-"""The hash of a schema: the same wherever it is computed, another one after each change."""
+"""The hash of a schema: the same wherever it is computed, and another one after each change."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_it_is_the_same_in_every_process() -> None:
 
 
 def table(*further: Any, **changes: Any) -> Table:
-    """Return a small table with some of its parts changed."""
+    """Return a small table. `changes` replace some of its parts."""
     parts = {
         "name": "t",
         "type": String(16),

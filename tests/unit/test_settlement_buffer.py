@@ -1,4 +1,4 @@
-"""Function handlers that returned are settled together, in time, and none is forgotten. On SQLite in memory."""
+"""The runs of function handlers are settled together and in time, and none is forgotten. On SQLite in memory."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_without_a_daemon_a_function_finishes_at_once(child: Child) -> None:
 
 
 def test_a_flush_waits_for_that_of_another_thread(child: Child) -> None:
-    """Else a child could leave before the listeners have got the events of its last runs."""
+    """Otherwise a child could exit before the listeners have the events of its last runs."""
     begun, may_end = threading.Event(), threading.Event()
     events: list[str] = []
     child.serve("quick.1")
@@ -266,7 +266,7 @@ def test_a_flush_waits_for_that_of_another_thread(child: Child) -> None:
 
 
 def tasks_that_ran(child: Child, *keys: str) -> list[Task]:
-    """Return acquired tasks whose runs went well and that are not settled."""
+    """Return acquired tasks that have run successfully and are not settled."""
     child.store.submit([NewTask(key, "quick") for key in keys])
     tasks = [task for task in child.source.poll_multi(10) if task is not None]
     for task in tasks:

@@ -1,4 +1,4 @@
-"""What of several runs cannot be settled harms no other, and what can be later is. On SQLite in memory."""
+"""A run that cannot be settled harms no other run, and is settled later if possible. On SQLite in memory."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_run_whose_lease_lasts_longer_is_still_settled_when_the_database_comes
 
 
 def refuse_to_finish(store: TaskStore, key: str) -> None:
-    """Let the database refuse to finish this task, whatever else the statement finishes."""
+    """Let the database refuse each statement that finishes this task."""
     statement = (
         "CREATE TRIGGER refusing BEFORE UPDATE ON psched_queue"
         f" WHEN NEW.status = 'finished' AND NEW.key = '{key}' BEGIN SELECT RAISE(ABORT, 'refused'); END"

@@ -17,9 +17,9 @@ from psched.process.dispatch_socket import Connection, DispatchSocket, decode_cl
 from tests.unit.settling_child import AwayError, Child, finished, opened_child
 
 IDLE = 0.03
-"""Seconds, longer than a run waits in an idle child."""
+"""Seconds: longer than a run waits for its settlement in an idle child."""
 SOON = 1.0
-"""Seconds, much longer than the pause until the rest of a message is sent."""
+"""Seconds: much longer than the pause before the rest of a message is sent."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def child() -> Iterator[Child]:
 
 
 class FetchedTasks:
-    """A handler child's poller, with both ends of its connection."""
+    """The poller of a handler child, with both ends of its connection."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
@@ -49,7 +49,7 @@ class FetchedTasks:
         self.send(1, "x" * 1_000_000)
 
     def send(self, count: int, data: str = "", records_begin: bool = False) -> None:
-        """Acquire so many tasks, and send them to the child."""
+        """Acquire `count` tasks, and send them to the child."""
         keys = [f"quick.{self._sent + number}" for number in range(count)]
         self._sent += count
         self.child.store.submit([NewTask(key, "quick", {"data": data}) for key in keys])
@@ -58,7 +58,7 @@ class FetchedTasks:
         self.fetcher.send(("run", "queue", encode_claims(claims), deadline))
 
     def run(self, count: int) -> None:
-        """Run so many tasks well, and leave them to be settled."""
+        """Run `count` tasks successfully, and leave them unsettled."""
         self.send(count)
         tasks = self.poller.poll()
         assert len(tasks) == count
@@ -175,7 +175,7 @@ def test_the_lease_of_a_task_that_cannot_even_be_released_is_not_renewed(
 def test_tasks_that_are_given_up_while_the_child_leaves_are_released(
     child: Child, fetched: FetchedTasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fetching child reads nothing after "left"."""
+    """The fetching child reads no message after "left"."""
     fetched.send(2)
     tasks = fetched.poller.poll()
     connection = fetched.poller._connection
@@ -194,7 +194,7 @@ def test_tasks_that_are_given_up_while_the_child_leaves_are_released(
 def test_a_child_does_not_exit_while_it_returns_a_task(
     child: Child, fetched: FetchedTasks, monkeypatch: pytest.MonkeyPatch, is_received: bool
 ) -> None:
-    """Before it exits, each task that is still in flight is released. This waits for the lock of the task."""
+    """Before a child exits, it releases each task that it still has. For this it waits for the task's lock."""
     fetched.send(1)
     (task,) = fetched.poller.poll()
     exits: list[bool] = []
@@ -254,7 +254,7 @@ def test_a_waiting_task_that_can_neither_be_returned_nor_released_runs_later(
 
 
 def test_a_task_whose_start_must_be_recorded_is_returned_as_such(child: Child, fetched: FetchedTasks) -> None:
-    """Its last lease has expired: perhaps it ends its host."""
+    """The task's last lease has expired, so the task may be one that kills its host."""
     fetched.run(1)
     list(fetched.fetcher.receive())
     fetched.send(1, records_begin=True)

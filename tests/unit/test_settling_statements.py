@@ -1,4 +1,4 @@
-"""The statements that settle runs: each is executed once for a run, or once for some hundreds of runs."""
+"""The statements that settle runs: each is executed once for one run, or once for some hundreds of runs."""
 
 from __future__ import annotations
 

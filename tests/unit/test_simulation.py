@@ -1,4 +1,4 @@
-"""The simulation of schedules: delays, outages, and that it agrees with what workers do."""
+"""The simulation of schedules: delays, outages, and that it agrees with real workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.prepared_sqlite import make_tables_in_memory
 
 HOUR = 3600
 BEGIN = 1_795_424_400
-"""2026-11-23 09:00 UTC."""
+"""Unix seconds: 2026-11-23 09:00 UTC."""
 LEASE = 300.0
 SECONDS = 37.0
 
@@ -190,7 +190,7 @@ def work(
     seconds: float,
     outage: SimulatedOutage,
 ) -> None:
-    """Acquire and finish as that many workers would, on a clock that jumps from event to event."""
+    """Acquire and finish like `workers` workers, with a clock that jumps from event to event."""
     running: list[tuple[float, int, Any]] = []
     now, stop, number = float(BEGIN), outage.begin, 0
     while now < end:

@@ -1,4 +1,4 @@
-"""What SQLite promises of a file that psched has opened."""
+"""What SQLite guarantees for a file that psched has opened."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from psched.backends.sql import open_database
 
 
 class SyncedConnection(sqlite3.Connection):
-    """Does not do what `faultlab.unsynced_sqlite` asks for."""
+    """A connection that ignores the setting of `faultlab.unsynced_sqlite`."""
 
     def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
         return super().execute("SELECT 1" if statement == "PRAGMA synchronous = OFF" else statement, *parameters)
 
 
 def test_each_commit_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path) -> None:
-    """The default of SQLite, but some are compiled with `SQLITE_DEFAULT_WAL_SYNCHRONOUS=1` (NORMAL)."""
+    """This is SQLite's default, but some builds have `SQLITE_DEFAULT_WAL_SYNCHRONOUS=1` (NORMAL)."""
     with (
         closing(open_database(f"sqlite:///{tmp_path}/db", {})) as database,
         closing(sqlite3.connect(tmp_path / "db", factory=SyncedConnection)) as connection,

@@ -1,4 +1,4 @@
-"""An order to stop ends every wait, whatever else is waited for."""
+"""A request to stop ends every wait, whatever else the wait is for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from psched.execution.stop_event import StopEvent
 
 LONG = 20.0
-"""Seconds that no wait here may take."""
+"""Seconds, longer than any wait here may take."""
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def order() -> Iterator[StopEvent]:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[int, int]]:
-    """A pipe."""
+    """The two ends of a pipe."""
     reader, writer = os.pipe()
     yield reader, writer
     os.close(reader)

@@ -1,4 +1,4 @@
-"""A record is one JSON object in one line, and says which run it belongs to."""
+"""A log record is one JSON object in one line, and names the run to which it belongs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run_of(task: Task) -> Iterator[None]:
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    """What a logger of the application writes as JSON."""
+    """The JSON lines that a logger of the application has written."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JSONFormatter())

@@ -305,7 +305,7 @@ def config_in(folder: Path) -> dict[str, Any]:
 
 
 def new_queue(folder: Path) -> Queue:
-    """Return a queue in a new file in `folder`."""
+    """Return a queue in a new database file in `folder`."""
     section = psched.config.from_mapping(config_in(folder), reader="queue").queue
     assert section is not None
     queue = open_queue(section, "host/test/1")

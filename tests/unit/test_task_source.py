@@ -1,4 +1,4 @@
-"""What is polled when not everything that is due can be run. On SQLite in memory."""
+"""What a poll returns if some due rows cannot be run. On SQLite in memory."""
 
 from __future__ import annotations
 

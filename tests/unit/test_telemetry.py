@@ -1,4 +1,4 @@
-"""Each act of the engine emits one event, and no listener harms the engine."""
+"""Each action of the engine emits one event, and no listener harms the engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.settling_child import Child, finished, opened_child
 
 
 class Recorder:
-    """Keeps the events that it is called with."""
+    """Records the events with which it is called."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Event, dict[str, Any]]] = []

@@ -1,4 +1,4 @@
-"""psched's classes of threads leave the private names of threading.Thread alone."""
+"""psched's classes of threads do not use the private names of threading.Thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times and durations that cannot be kept are refused where they enter, by a ValueError that names them."""
+"""Times and durations that cannot be stored are refused by a ValueError that names them, where they are passed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which types a worker claims: what its application routes, restricted to what it is told to serve."""
+"""The types that a worker claims: those that its application routes, restricted by its configuration."""
 
 from __future__ import annotations
 

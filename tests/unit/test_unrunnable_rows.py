@@ -1,4 +1,4 @@
-"""What becomes of rows that cannot be run when the database does not take them together."""
+"""What happens to rows that cannot be run, if the database refuses to retry them by one call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psched.model import Claim, Lease, LeaseTimes, Rule, ScheduleRow
 
 
 class Refusing:
-    """A store that retries nothing together, and a settlement that lets every row be tried for ever."""
+    """A store whose `retry_many` fails, and a settlement that lets each row be tried for ever."""
 
     def __init__(self, away: bool) -> None:
         self.away = away

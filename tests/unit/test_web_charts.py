@@ -1,4 +1,4 @@
-"""The geometry of the charts of the web pages."""
+"""The geometry of the charts on the web pages."""
 
 from __future__ import annotations
 

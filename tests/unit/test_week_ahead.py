@@ -1,4 +1,4 @@
-"""Crowded minutes and clock changes of the next week, by the rules of the schedules."""
+"""Crowded minutes and clock changes of the next week, according to the rules of the schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is to stop ends soon after its last run, whatever its database does. With a clock of our own."""
+"""A stopping process ends soon after its last run, whatever its database does. The tests set the clock."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from psched.process.child_protocol import RunningTable
 
 
 class Left(BaseException):
-    """In place of the end of the process."""
+    """Raised instead of ending the process."""
 
 
 class WatchedRun:
-    """A run watchdog at work, one handler thread that runs something, and a clock."""
+    """A run watchdog, a handler thread with a run, and a clock."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -32,7 +32,7 @@ class WatchedRun:
         self.runs.begin(0, ActiveRun(task, cast("Any", poller)))
 
     def wait(self, seconds: float) -> bool:
-        """Let time pass, and tell whether the watchdog goes on."""
+        """Let `seconds` pass. Return whether the watchdog continues."""
         self.time += seconds
         return self.watchdog.tick()
 
