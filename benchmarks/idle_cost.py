@@ -66,11 +66,12 @@ def many_children(place: Place, scale: Scale) -> Mapping[str, float]:
             with worker:
                 worker.wait(lambda: worker.working() >= _CHILDREN or scale.quick, pause=0.1)
                 time.sleep(scale.seconds(_WARMING))
-                before, begun = worker.counted().done, time.monotonic()
+                before, cpu, begun = worker.counted().done, worker.cpu(), time.monotonic()
                 time.sleep(scale.seconds(_SECONDS))
                 done, span = worker.counted().done - before, time.monotonic() - begun
+                used = (worker.cpu() - cpu) / max(done, 1)
     errors = sum(" ERROR " in line or "eadlock" in line for line in worker.log.splitlines())
-    return {**_among_many(done / span, worker.samples()), "errors": errors}
+    return {**_among_many(done / span, worker.samples()), "CPU ms per task": used * 1000, "errors": errors}
 
 
 def bare_loops(place: Place, scale: Scale) -> Mapping[str, float]:
