@@ -222,14 +222,15 @@ class Fetcher:
 
     def run(self) -> None:
         try:
+            ready: Collection[int] = ()
             while not self._stopping.is_set():
-                self._receive()
+                self._receive(ready)
                 self._hand_out()
                 self._recover()
                 self._poll()
                 self._hand_out()
                 self._release_old()
-                self._wait()
+                ready = self._wait()
         finally:
             for name, child in list(self._children.items()):
                 for message in child.connection.receive_last():
@@ -245,7 +246,9 @@ class Fetcher:
         children = list(self._children.items())
         return [NodeProcess(name, child.pid, child.running) for name, child in children if child.has_reported]
 
-    def _receive(self) -> None:
+    def _receive(self, ready: Collection[int]) -> None:
+        """Accept connections, and handle messages. `ready`: the descriptors that are readable."""
+        accepted = set()
         for name, connection in self._dispatch.accept():
             before = self._children.get(name)
             if before is not None:
@@ -253,10 +256,13 @@ class Fetcher:
                     self._obey(name, before, message)
                 self._take_back(before)
             self._children[name] = ConnectedChild(connection)
+            accepted.add(name)
         for name, child in list(self._children.items()):
-            for message in child.connection.receive():
-                self._obey(name, child, message)
-            child.connection.flush()
+            if child.connection.fileno() in ready or name in accepted:
+                for message in child.connection.receive():
+                    self._obey(name, child, message)
+            if child.connection.has_unsent:
+                child.connection.flush()
 
     def _obey(self, name: str, child: ConnectedChild, message: list[Any]) -> None:
         match message:
@@ -486,8 +492,8 @@ class Fetcher:
         for section, own in of_sections.items():
             self._sections[section].source.release([row.claim for row in own], min(row.deadline for row in own))
 
-    def _wait(self) -> None:
-        """Wait until a section must be polled, a wake-up comes, or a child reports."""
+    def _wait(self) -> Collection[int]:
+        """Wait until a section must be polled, a wake-up comes, or a child reports. Return the readable descriptors."""
         pause = _LONGEST_PAUSE
         wakeups: dict[int, RowPoller[FetchedRow]] = {}
         if self._wanted() > 0:
@@ -504,6 +510,8 @@ class Fetcher:
         if any(connection.has_unsent for connection in connections):
             pause = min(pause, _UNSENT)
         others = [self._dispatch.fileno(), *(connection.fileno() for connection in connections)]
-        for descriptor in self._stopping.wait_for([*wakeups, *others], pause):
+        ready = self._stopping.wait_for([*wakeups, *others], pause)
+        for descriptor in ready:
             if descriptor in wakeups:
                 wakeups[descriptor].wake()
+        return ready

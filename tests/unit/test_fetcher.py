@@ -171,7 +171,7 @@ class Turns(StopEvent):
         self.descriptors, self.pause = descriptors, seconds
         self._is_over.release()
         self._turn.acquire()
-        return ()
+        return super().wait_for(descriptors, 0.0)
 
     def next(self) -> None:
         """Let the fetcher do a turn, and wait until the turn has ended."""
