@@ -590,8 +590,14 @@ def _end_of(text: str) -> str:
     return text.encode("utf-8", "replace")[-MAX_OUTPUT:].decode("utf-8", "ignore")
 
 
-def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError]:
+FinishMany = Callable[[Sequence[Claim], float], list[ScheduleError | None]]
+"""The type of `Settlement.finish_many`."""
+
+
+def finish_many(tasks: Sequence[Task], until: float, finish: FinishMany | None = None) -> dict[Task, ScheduleError]:
     """Finish runs of one store together. Return the errors of runs that could not be finished.
+
+    `finish`: finishes the claims of the runs (default: `Settlement.finish_many`).
 
     If an earlier call has finished a run, but the answer was lost, this run has no error. This call holds the locks of
     all tasks, so that no lease is renewed at the same time. After a driver's error the outcome is unknown, and the
@@ -611,7 +617,8 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
             except RUN_IS_OVER as error:
                 log.info("key=%s changes made by update_data are lost: %s", task.key, error)
         if left:
-            errors = left[0]._settlement.finish_many([task.claim for task in left], until)
+            finish = finish or left[0]._settlement.finish_many
+            errors = finish([task.claim for task in left], until)
             refused = {
                 task: error
                 for task, error in zip(left, errors, strict=True)

@@ -56,7 +56,7 @@ class Source:
         self.times = times
         self.store = store
         self.open_wakeup = store.open_wakeup
-        self._settlement = settlement
+        self.settlement = settlement
         self._clock = clock
         self._runnable = RunnableFilter(store, settlement, times, clock)
         self._maintained_at = -math.inf
@@ -155,11 +155,11 @@ class Source:
         first of several failures is logged, unless the database is unavailable.
         """
         now = self._clock()
-        if now < self._maintained_at + (self._settlement.maintenance_interval if idle else _MAINTENANCE_INTERVAL):
+        if now < self._maintained_at + (self.settlement.maintenance_interval if idle else _MAINTENANCE_INTERVAL):
             return False
         self._maintained_at = now
         try:
-            while self._settlement.maintain():
+            while self.settlement.maintain():
                 if self._clock() >= now + _MAINTENANCE_SECONDS:
                     self._maintained_at = -math.inf
                     return True
@@ -173,7 +173,7 @@ class Source:
     def adopt_many(self, claims: Sequence[Claim], deadline: float, started: bool) -> list[Task]:
         """Return the tasks of acquired rows. Their leases last at least until `deadline` (boottime)."""
         pid = os.getpid()
-        settlement, times, clock = self._settlement, self.times, self._clock
+        settlement, times, clock = self.settlement, self.times, self._clock
         tasks = [Task(claim, settlement, times, deadline, started, clock, pid) for claim in claims]
         self._acquired.update((id(task), task) for task in tasks)
         return tasks
@@ -184,7 +184,7 @@ class Source:
         `now`: the time of the acquire, by the database's clock.
         """
         try:
-            return self._settlement.pass_over(claim, now, self._clock())
+            return self.settlement.pass_over(claim, now, self._clock())
         except RUN_IS_OVER as lost:
             log.info("key=%s the occurrence could not be skipped: %s", claim.row.key, lost)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run

@@ -8,11 +8,15 @@ from functools import partial
 from psched.application import Application
 from psched.child.polled_sections import PolledSections
 from psched.execution.fetcher import Fetcher
+from psched.execution.group_settlement import GroupSettlementThread
 from psched.execution.open_sections import open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import APPLIED, RECOVERED
 from psched.process.child_spec import ChildRole, ChildSpec
 from psched.store.node_registry import NodeProcess
+
+_SETTLEMENT = 1.0
+"""For how many seconds a stopping child waits for its last settlement. Without an answer, handler children settle."""
 
 
 class FetchingChild(ChildRole):
@@ -36,6 +40,8 @@ class FetchingChild(ChildRole):
             recovered,
             count=self._sections.node_threads.run_counter.add,
         )
+        sources = {opened.name: opened.source for opened in self._opened}
+        self._settlement = GroupSettlementThread(sources, spec.dispatch.settlements, self._stopping)
         self._sections.pollers += self._fetcher.pollers.values()
 
     def prepare(self) -> None:
@@ -44,9 +50,11 @@ class FetchingChild(ChildRole):
 
     def run(self) -> None:
         self._sections.node_threads.start()
+        self._settlement.start()
         try:
             self._fetcher.run()
         finally:
+            self._settlement.join(_SETTLEMENT)
             self._sections.node_threads.close(waits=not self._stops_now)
             for opened in self._opened:
                 opened.source.store.close()

@@ -17,6 +17,7 @@ from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection, SettlementThread
 from psched.execution.forced_exit import ForcedExit
+from psched.execution.group_settlement import GroupSettlement, SettlementConnection
 from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser, give_back
 from psched.execution.healthcheck_pings import start_pings
 from psched.execution.lease_renewal import LeaseRenewer
@@ -74,6 +75,9 @@ class HandlerChild(ChildRole):
             attach(self._run_counter, "settle")
         self._fetched: list[FetchedTaskPoller] = []
         self._connection = connection
+        self._settlements = (
+            None if spec.dispatch is None else SettlementConnection(spec.dispatch.settlements, spec.name)
+        )
         self._loops = [self._handler_loop(cell, application) for cell in range(self._runs.cells)]
         reporters: list[CountReporter] = []
         if self._connection is not None and self._run_counter.sections:
@@ -114,6 +118,8 @@ class HandlerChild(ChildRole):
     def stop(self, immediate: bool, grace: float | None = None) -> None:
         self._stopping.set()
         self._releaser.stop()
+        if self._settlements is not None:
+            self._settlements.stop()
         self._watchdog.wind_up()
         if immediate:
             self._stops_now = True
@@ -163,7 +169,11 @@ class HandlerChild(ChildRole):
         margin = min(settings.child_kill_interval + 1.0, section.alive_time / 4)
         if self._polled is None:
             assert self._connection is not None
-            fetched = FetchedTaskPoller(opened.name, opened.source, application, timeout, margin, self._connection)
+            assert self._settlements is not None
+            group = GroupSettlement(opened.name, opened.source, self._settlements)
+            fetched = FetchedTaskPoller(
+                opened.name, opened.source, application, timeout, margin, self._connection, group
+            )
             self._fetched.append(fetched)
             return fetched
         sizer, timer = batch_sizer_for(section.task_prefetch), PollTimer(section.poll_interval)

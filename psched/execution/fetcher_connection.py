@@ -16,8 +16,10 @@ from psched.acquisition.task_source import Source
 from psched.application import Application
 from psched.clock import Clock, boottime, monotonic
 from psched.execution.batch_size import BatchSizer
+from psched.execution.group_settlement import GroupSettlement
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.section_poller import Poller, give_up_leases
+from psched.execution.settlement_buffer import LONGEST
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, ScheduleRow
 from psched.process.child_spec import DeadChild
@@ -38,8 +40,9 @@ _RECONNECT = 0.05
 _UNSENT = 0.005
 """Seconds between two attempts to send messages to a full socket."""
 _LONGEST_PAUSE = 60.0
-_SETTLEMENT = 0.025
-"""Seconds between two settlements. A task that waits behind a run for longer is returned to the fetching child."""
+_CHECK = 0.025
+"""Seconds between two checks of the tasks that wait behind a run. A task that has waited in two checks is returned to
+the fetching child."""
 
 
 class FetcherConnection:
@@ -274,15 +277,16 @@ class FetchedTaskPoller(Poller):
         task_timeout: float | None,
         margin: float,
         connection: FetcherConnection,
+        group: GroupSettlement | None = None,
         clock: Clock = boottime,
     ) -> None:
-        super().__init__(name, source, application, BatchSizer(1), task_timeout, margin)
+        super().__init__(name, source, application, BatchSizer(1), task_timeout, margin, group)
         self._clock = clock
         self._connection = connection
         self._arrived: list[Task] = []
         """Received tasks that `poll` has not returned."""
         self._late = 0
-        """How many tasks at the start of `_arrived` had arrived before the last `settle`."""
+        """How many tasks at the start of `_arrived` had arrived before the last `return_late`."""
         self._arrivals = threading.Lock()
         """Guards `_arrived` and `_late`."""
         self._held: dict[Task, None] = {}
@@ -291,6 +295,11 @@ class FetchedTaskPoller(Poller):
         self._durations: dict[str, list[float]] = {}
         """For each type: how many runs have begun and ended since the last report, and their total seconds."""
         self._idle_since = -math.inf
+        """Since when no run has been in progress, in boottime seconds; infinite during runs."""
+        self.wake_settlement: Callable[[], None] = lambda: None
+        """Called when `settle` has something to do earlier than `next_settlement` said."""
+        self._is_woken = False
+        """Whether `wake_settlement` was called since the last run."""
         self._reported_at = -math.inf
         connection.add(self)
 
@@ -308,11 +317,15 @@ class FetchedTaskPoller(Poller):
         with self._arrivals:
             tasks, self._arrived, self._late = self._arrived, [], 0
         if tasks:
-            self._idle_since = math.inf
+            self._idle_since, self._is_woken = math.inf, False
         return tasks
 
     def pause(self) -> float:
-        return 0.0 if self._arrived else self._connection.pause()
+        if self._arrived:
+            return 0.0
+        if self._is_woken or self.settlement_buffer.is_empty:
+            return self._connection.pause()
+        return min(self._connection.pause(), max(0.0, self._idle_since + _LINGER - self._clock()))
 
     @property
     def has_unsent(self) -> bool:
@@ -320,11 +333,17 @@ class FetchedTaskPoller(Poller):
         return self._connection.has_unsent
 
     @property
+    def check_interval(self) -> float:
+        return _UNSENT if self.has_unsent else _CHECK
+
+    @property
     def descriptors(self) -> Sequence[int]:
         descriptor = self._connection.descriptor()
         return () if descriptor is None else (descriptor,)
 
     def run_ended(self, task: Task, more: bool) -> None:
+        if not task.in_flight:  # settled by its handler: the fetching child must hear it soon
+            self.wake_settlement()
         self._ended += 1
         if task.duration:
             known = self._durations.get(task.row.type)
@@ -364,16 +383,27 @@ class FetchedTaskPoller(Poller):
         """Do nothing. The settlement thread settles runs, so that the handler thread does not wait for the database."""
 
     def settle_idle(self) -> None:
-        """Let the settlement thread settle soon, because no run is in progress in this child."""
-        self._idle_since = min(self._idle_since, self._clock())
+        """Let the settlement thread settle when no run has been in progress in this child for `_LINGER` seconds."""
+        now = self._clock()
+        self._idle_since = min(self._idle_since, now)
+        if now >= self._idle_since + _LINGER and not self._is_woken and not self.settlement_buffer.is_empty:
+            self._is_woken = True
+            self.wake_settlement()
+
+    def next_settlement(self) -> float:
+        """Return the seconds until `settle` must be called again. Callable from any thread."""
+        if self._connection.has_unsent:
+            return _UNSENT
+        due_at = self.settlement_buffer.due_at
+        if not self.settlement_buffer.is_empty:
+            due_at = min(due_at, self._idle_since + _LINGER)
+        return max(_UNSENT, min(LONGEST, due_at - self._clock()))
 
     def settle(self) -> bool:
         """Settle the collected runs that have waited long enough. Return whether unsettled tasks are left.
 
         Callable from any thread.
         """
-        self._connection.renew()
-        self._return_late()
         if self._clock() >= self._idle_since + _LINGER:
             self.settlement_buffer.flush()
         else:
@@ -386,8 +416,9 @@ class FetchedTaskPoller(Poller):
             self._connection.send("settled", self.name, claims, may_be_due)
         return bool(held)
 
-    def _return_late(self) -> None:
-        """Give back to the fetching child the tasks that have waited behind a run since before the last `settle`."""
+    def return_late(self) -> bool:
+        """Give back to the fetching child the tasks that have waited behind a run since before the last call."""
+        self._connection.renew()
         with self._arrivals:
             late, self._arrived = self._arrived[: self._late], self._arrived[self._late :]
             self._late = len(self._arrived)
@@ -399,6 +430,7 @@ class FetchedTaskPoller(Poller):
                 self._late += len(kept)
             if len(kept) < len(late):
                 self._connection.report_ended(self.name, len(late) - len(kept), {})
+        return bool(self._held)
 
     def close(self) -> None:
         """Release the tasks that were received but not returned by `poll`."""
@@ -413,10 +445,12 @@ class SettlementThread(PeriodicThread):
         """`report_running`: returns False if it must be called again."""
         self._pollers = pollers
         self._report_running = report_running
-        super().__init__("settlement", self.tick, _SETTLEMENT)
+        super().__init__("settlement", self.tick, LONGEST)
+        for poller in pollers:
+            poller.wake_settlement = self.wake
 
     def tick(self) -> bool:
         left = [poller.settle() for poller in self._pollers]
         is_reported = self._report_running()
-        self.interval = _UNSENT if any(poller.has_unsent for poller in self._pollers) else _SETTLEMENT
+        self.interval = min(poller.next_settlement() for poller in self._pollers)
         return any(left) or not is_reported

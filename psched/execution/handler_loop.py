@@ -35,9 +35,6 @@ log = logging.getLogger(__name__)
 TURN = 0.1
 """For how many seconds batches of one section are run before the next section is polled."""
 
-_TICK = 0.01
-"""Seconds between two checks of the waiting tasks."""
-
 
 class HandlerLoop:
     """Polls the sections in turn and runs the handlers of their tasks, until the process stops."""
@@ -98,15 +95,19 @@ class HandlerLoop:
     def release_waiting(self, at_once: bool) -> bool:
         """Release tasks that wait too long behind others; with `at_once`, all waiting tasks.
 
-        Return whether tasks are waiting. Callable from any thread.
+        Return whether tasks are waiting or may arrive. Callable from any thread.
         """
         tasks, poller = list(self._waiting), self._poller
-        if len(tasks) < 2:
-            return False
-        if at_once or self.busy_for() > poller.patience:
+        if len(tasks) > 1 and (at_once or self.busy_for() > poller.patience):
             give_up = give_up_leases if at_once else poller.give_up
             give_up(tasks, self._clock())
-        return True
+        may_arrive = [each.return_late() for each in self._pollers]
+        return len(tasks) > 1 or any(may_arrive)
+
+    @property
+    def check_interval(self) -> float:
+        """Seconds between two calls of `release_waiting`."""
+        return min(poller.check_interval for poller in self._pollers)
 
     def flush_overdue(self) -> None:
         """Settle collected runs that have waited too long. Callable from any thread."""
@@ -311,10 +312,11 @@ class WaitingTaskReleaser(PeriodicThread):
     def __init__(self, loops: Sequence[HandlerLoop]) -> None:
         self._loops = loops
         self._stopping = False
-        super().__init__("waiting task releaser", self.tick, _TICK)
+        super().__init__("waiting task releaser", self.tick, 0.0)
 
     def tick(self) -> bool:
         waiting = [loop.release_waiting(self._stopping) for loop in self._loops]
+        self.interval = min(loop.check_interval for loop in self._loops)
         return any(waiting)
 
     def stop(self) -> None:

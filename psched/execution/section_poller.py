@@ -17,6 +17,7 @@ from psched.clock import Clock, monotonic
 from psched.error_messages import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
+from psched.execution.group_settlement import GroupSettlement
 from psched.execution.settlement_buffer import SettlementBuffer
 from psched.store import Accepts, LeaseStore, Wakeup
 from psched.store.type_filter import TypeFilter
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 Row_co = TypeVar("Row_co", covariant=True)
 
+_CHECK = 0.01
 _LONGEST_PAUSE = 5.0
 """The longest pause between two polls of a database that does not answer, in poll intervals."""
 
@@ -67,15 +69,19 @@ class Poller(ABC):
         prefetch: BatchSizer,
         task_timeout: float | None,
         margin: float,
+        group: GroupSettlement | None = None,
     ) -> None:
-        """`margin`: how many seconds before the end of its lease a run is stopped."""
+        """`margin`: how many seconds before the end of its lease a run is stopped.
+
+        `group`: as for `SettlementBuffer`.
+        """
         self.name = name
         self.source = source
         self.application = application
         self.prefetch = prefetch
         self.task_timeout = task_timeout
         self.margin = margin
-        self.settlement_buffer = SettlementBuffer(name, source)
+        self.settlement_buffer = SettlementBuffer(name, source, group=group)
 
     @abstractmethod
     def poll(self, may_rest: bool = True) -> Sequence[Task]:
@@ -109,6 +115,18 @@ class Poller(ABC):
     def give_up(self, tasks: Sequence[Task], now: float) -> None:
         """Let other workers run the tasks that have not begun. `now`: boottime seconds. Callable from any thread."""
         give_up_leases(tasks, now)
+
+    def return_late(self) -> bool:
+        """Return tasks that have arrived behind a slow run to where they came from. Callable from any thread.
+
+        Return whether the next call must follow after `check_interval`.
+        """
+        return False
+
+    @property
+    def check_interval(self) -> float:
+        """Seconds between two checks of the tasks that wait behind a run."""
+        return _CHECK
 
     def settle_before(self, now: float, type: str) -> None:
         """Settle the collected runs if they would otherwise wait too long for the end of the next run.

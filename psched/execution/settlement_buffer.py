@@ -16,6 +16,7 @@ from contextlib import suppress
 from psched.acquisition.task_source import Source
 from psched.clock import Clock, boottime
 from psched.execution.batch_size import BatchBudget
+from psched.execution.group_settlement import GroupSettlement
 from psched.task import Task, finish_many
 from psched.telemetry import emit
 
@@ -39,9 +40,13 @@ class SettlementBuffer:
     Only the poller's thread calls `add` and `flush_if_slow`; any thread may call the other methods.
     """
 
-    def __init__(self, section: str, source: Source, clock: Clock = boottime) -> None:
+    def __init__(
+        self, section: str, source: Source, clock: Clock = boottime, group: GroupSettlement | None = None
+    ) -> None:
+        """`group`: settles runs together with the runs of other children. None: only this process settles them."""
         self._section = section
         self._source = source
+        self._group = group
         self._clock = clock
         self._collected: deque[Task] = deque()
         self._since = math.inf
@@ -53,6 +58,15 @@ class SettlementBuffer:
         if not self._collected:
             self._since = now
         self._collected.append(task)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._collected
+
+    @property
+    def due_at(self) -> float:
+        """When the collected runs are overdue, in boottime seconds."""
+        return self._since + self._budget.seconds(LONGEST) if self._collected else math.inf
 
     @property
     def is_full(self) -> bool:
@@ -73,7 +87,7 @@ class SettlementBuffer:
         After a failure the next call or `flush` tries again.
         """
         now = self._clock()
-        if now > self._since + self._budget.seconds(LONGEST):
+        if now > self.due_at:
             self.flush(now)
 
     def flush(self, until: float | None = None) -> None:
@@ -97,12 +111,15 @@ class SettlementBuffer:
             begun = self._clock()
             end = min(task.deadline for task in tasks) if until is None else until
             try:
-                refused = finish_many(tasks, end)
+                group = self._group if self._group is not None and self._group.accepts(tasks, begun) else None
+                refused = finish_many(tasks, end, None if group is None else group.finish_many)
             except Exception as error:  # noqa: BLE001 – no fault of a database ends the worker
                 groups.extend(self._to_retry(tasks, error, end, retries_now=until is None))
                 continue
-            seconds = self._clock() - begun
-            self._budget.learn(seconds)
+            seconds = None if group is None else group.seconds
+            if seconds is None:
+                seconds = self._clock() - begun
+                self._budget.learn(seconds)
             self._report([task for task in tasks if task not in refused] if refused else tasks, seconds=seconds)
             for task, refusal in refused.items():
                 self._report([task], refusal)

@@ -152,15 +152,11 @@ class Connection:
         return is_ours
 
 
-class DispatchSocket:
+class ConnectionSocket:
     """Both ends of a datagram socket. Handler children send connections; the fetching child receives them."""
 
-    def __init__(self, holder: str) -> None:
-        """`holder`: the holder of the leases of all children that use this socket.
-
-        Raises OSError if no descriptors are left.
-        """
-        self.holder = holder
+    def __init__(self) -> None:
+        """Raises OSError if no descriptors are left."""
         self._taker, self._sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._taker.setblocking(False)
         self._sender.setblocking(False)
@@ -193,6 +189,23 @@ class DispatchSocket:
     def close(self) -> None:
         self._taker.close()
         self._sender.close()
+
+
+class DispatchSocket(ConnectionSocket):
+    """The socket for connections that carry tasks. `settlements` is the socket for connections that settle runs."""
+
+    def __init__(self, holder: str) -> None:
+        """`holder`: the holder of the leases of all children that use this socket.
+
+        Raises OSError if no descriptors are left.
+        """
+        super().__init__()
+        self.holder = holder
+        self.settlements = ConnectionSocket()
+
+    def close(self) -> None:
+        super().close()
+        self.settlements.close()
 
 
 _DECODER = msgpack.Decoder(list[Claim])

@@ -437,11 +437,11 @@ def test_only_the_handler_thread_replaces_the_connection_that_it_waits_for(
     poller, fetcher, _, _ = fetched_tasks(child, dispatch)
     (waited_for,) = poller.descriptors
     fetcher.close()
-    poller.settle()
+    poller.return_late()
     assert list(dispatch.accept()) == []
     assert poller.descriptors == (waited_for,)
     assert poller.poll() == []
-    poller.settle()
+    poller.return_late()
     ((_, next_fetcher),) = dispatch.accept()  # during a run any thread connects
     assert [message[0] for message in next_fetcher.receive()] == ["hello"]
     next_fetcher.close()

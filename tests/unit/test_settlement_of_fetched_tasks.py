@@ -36,7 +36,7 @@ class FetchedTasks:
         self._dispatch = DispatchSocket("host/test/1")
         connection = FetcherConnection(self._dispatch, "host/w1/1", (), lambda: None)
         self.poller = FetchedTaskPoller(
-            "queue", child.source, Application((child.app,)), None, 3.0, connection, child.clock
+            "queue", child.source, Application((child.app,)), None, 3.0, connection, clock=child.clock
         )
         self.poller.settlement_buffer._clock = child.clock
         assert self.poller.poll() == []
@@ -144,9 +144,9 @@ def test_a_task_that_waits_behind_a_long_run_is_returned(child: Child, fetched: 
     fetched.run(1)
     list(fetched.fetcher.receive())
     fetched.send(1)
-    fetched.poller.settle()
+    assert fetched.poller.return_late()
     assert list(fetched.fetcher.receive()) == [], "the run may end in this moment"
-    fetched.poller.settle()
+    assert fetched.poller.return_late()
     assert [message[:2] for message in fetched.fetcher.receive()] == [["returned", "queue"], ["ended", "queue"]]
     assert fetched.poller.poll() == []
 
@@ -219,15 +219,15 @@ def test_a_waiting_task_whose_lease_is_being_renewed_is_returned_later(child: Ch
     fetched.run(1)
     list(fetched.fetcher.receive())
     fetched.send(1)
-    fetched.poller.settle()
+    fetched.poller.return_late()
     (waiting,) = [task for task in child.source.held if not task.started]
     renewal = threading.Thread(target=waiting.lock.acquire)
     renewal.start()
     renewal.join()
-    fetched.poller.settle()
+    fetched.poller.return_late()
     assert list(fetched.fetcher.receive()) == []
     waiting.lock = threading.RLock()
-    fetched.poller.settle()
+    fetched.poller.return_late()
     assert [message[:2] for message in fetched.fetcher.receive()] == [["returned", "queue"], ["ended", "queue"]]
 
 
@@ -246,10 +246,10 @@ def test_a_waiting_task_that_can_neither_be_returned_nor_released_runs_later(
     monkeypatch.setattr(DispatchSocket, "connect", refused)
     fetched.run(1)
     fetched.send(1)
-    fetched.poller.settle()
+    fetched.poller.return_late()
     (waiting,) = [task for task in child.source.held if not task.started]
     fetched.fetcher.close()
-    fetched.poller.settle()
+    fetched.poller.return_late()
     assert fetched.poller.poll() == [waiting]
 
 
@@ -258,8 +258,8 @@ def test_a_task_whose_start_must_be_recorded_is_returned_as_such(child: Child, f
     fetched.run(1)
     list(fetched.fetcher.receive())
     fetched.send(1, records_begin=True)
-    fetched.poller.settle()
-    fetched.poller.settle()
+    fetched.poller.return_late()
+    fetched.poller.return_late()
     ((_, _, returned, _), _) = fetched.fetcher.receive()
     assert [claim.records_begin for claim in decode_claims(returned)] == [True]
 
@@ -271,7 +271,7 @@ def test_returned_tasks_that_are_larger_than_the_socket_arrive_during_the_run(
     fetched.send_large()
     messages: list[str] = []
     while "ended" not in messages:
-        assert fetched.poller.settle()
+        assert fetched.poller.return_late()
         fetched.fetcher.flush()
         messages += [message[0] for message in fetched.fetcher.receive()]
     assert messages == ["hello", "returned", "ended"]

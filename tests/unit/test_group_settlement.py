@@ -1,0 +1,255 @@
+"""How the fetching child settles the runs of its handler children together. On SQLite in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from psched.errors import AlreadyFinishedError
+from psched.execution import group_settlement
+from psched.execution.group_settlement import GroupSettlement, GroupSettlementThread, SettlementConnection
+from psched.execution.settlement_buffer import SettlementBuffer
+from psched.execution.stop_event import StopEvent
+from psched.model import NewTask
+from psched.process.dispatch_socket import ConnectionSocket
+from psched.task import Task
+from psched.telemetry import attach
+from tests.unit.settling_child import AwayError, Child, finished, opened_child
+
+GAP = 0.03
+"""Seconds, longer than between two settlements of the fetching child."""
+PAUSE = 5.1
+"""Seconds, longer than a child settles its runs itself after a missing answer."""
+
+
+class Group:
+    """A fetching child's part, and buffers of two handler children. All settle runs of one queue."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.socket = ConnectionSocket()
+        self.stopping = StopEvent()
+        self.thread = GroupSettlementThread({"queue": child.source}, self.socket, self.stopping, child.clock)
+        self.connections = [SettlementConnection(self.socket, f"w{number}", child.clock) for number in (1, 2)]
+        self.buffers = [self._buffer(connection) for connection in self.connections]
+        self._flushing: list[threading.Thread] = []
+        self._number = 0
+
+    def _buffer(self, connection: SettlementConnection) -> SettlementBuffer:
+        group = GroupSettlement("queue", self.child.source, connection)
+        return SettlementBuffer("queue", self.child.source, self.child.clock, group)
+
+    def run(self, buffer: SettlementBuffer, count: int, data: str = "") -> Sequence[Task]:
+        """Run so many tasks well, and leave them to be settled."""
+        keys = [f"quick.{self._number + number}" for number in range(count)]
+        self._number += count
+        self.child.store.submit([NewTask(key, "quick", {"data": data}) for key in keys])
+        tasks = self.child.source.poll_multi(count)
+        assert len(tasks) == count
+        for task in tasks:
+            task.finished_later = True
+            task.conclude()
+            buffer.add(task, self.child.time)
+        return tasks
+
+    def flush(self, buffer: SettlementBuffer) -> None:
+        """Settle the runs of a child, in a thread, as it does."""
+        self._flushing.append(threading.Thread(target=buffer.flush))
+        self._flushing[-1].start()
+
+    def take(self) -> None:
+        """Wait until requests have come, and settle them."""
+        ready = self.thread._wait()
+        self.thread.work(ready)
+
+    def join(self) -> None:
+        for thread in self._flushing:
+            thread.join(10.0)
+            assert not thread.is_alive()
+
+    def close(self) -> None:
+        self.stopping.set()
+        self.join()
+        self.thread.run()  # stopped: only closes the connections
+        for connection in self.connections:
+            if connection._connection is not None:
+                connection._connection.close()
+        self.socket.close()
+        self.stopping.close()
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    with opened_child() as child:
+        yield child
+
+
+@pytest.fixture
+def group(child: Child) -> Iterator[Group]:
+    group = Group(child)
+    yield group
+    group.close()
+
+
+def settle(group: Group, buffer: SettlementBuffer) -> None:
+    """Settle the runs of one child through the fetching child."""
+    group.flush(buffer)
+    while any(thread.is_alive() for thread in group._flushing):
+        group.child.time += GAP
+        ready = group.stopping.wait_for([group.socket.fileno(), *group_descriptors(group)], 0.01)
+        group.thread.work(ready)
+    group.join()
+
+
+def group_descriptors(group: Group) -> list[int]:
+    return [connection.fileno() for connection in group.thread._connections if connection.is_open]
+
+
+def test_the_runs_of_two_children_are_settled_by_one_statement(child: Child, group: Group) -> None:
+    events = []
+    detach = attach(lambda event, fields: events.append(len(fields["tasks"])), "settle")
+    first, second = group.buffers
+    group.run(first, 3)
+    group.run(second, 2)
+    group.thread._settle_at = child.time + GAP  # both requests come before the next settlement
+    group.flush(first)
+    group.flush(second)
+    while sum(len(request.claims) for request in group.thread._requests) < 5:
+        group.thread.work(group.stopping.wait_for([group.socket.fileno(), *group_descriptors(group)], 1.0))
+    child.time += GAP
+    group.thread.work(())
+    group.join()
+    detach()
+    assert child.ending.parts == [5]
+    assert len(finished(child)) == 5
+    assert sorted(events) == [2, 3]
+    assert child.source.held == []
+
+
+def test_a_child_settles_its_runs_itself_if_the_fetching_child_does_not_answer(
+    child: Child, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_settlement, "_ANSWER", 0.01)
+    connection = SettlementConnection(group.socket, "w1")
+    buffer = group._buffer(connection)
+    group.run(buffer, 2)
+    buffer.flush()
+    assert len(finished(child)) == 2
+    group.run(buffer, 1)
+    monkeypatch.setattr(group.socket, "connect", lambda _: pytest.fail("asked again at once"))
+    buffer.flush()
+    assert child.ending.parts == [2, 1]
+
+
+def test_a_child_asks_again_after_a_pause(child: Child, group: Group) -> None:
+    (first, _), (connection, _) = group.buffers, group.connections
+    connection._retry_at = child.time + PAUSE - 0.2
+    group.run(first, 1)
+    first.flush()
+    assert group.thread._connections == []
+    child.time += PAUSE
+    group.run(first, 1)
+    settle(group, first)
+    assert len(group.thread._connections) == 1
+    assert len(finished(child)) == 2
+
+
+def test_a_child_settles_its_runs_itself_when_the_fetching_child_ends(child: Child, group: Group) -> None:
+    first, _ = group.buffers
+    group.run(first, 1)
+    settle(group, first)
+    group.run(first, 2)
+    group.flush(first)
+    (connection,) = group.thread._connections
+    group.stopping.wait_for([connection.fileno()], 10.0)
+    connection.close()
+    group.join()
+    assert len(finished(child)) == 3
+    assert child.ending.parts == [1, 2]
+
+
+def test_a_stopping_child_settles_its_runs_itself(child: Child, group: Group) -> None:
+    (first, _), (connection, _) = group.buffers, group.connections
+    connection.stop()
+    group.run(first, 1)
+    first.flush()
+    assert len(finished(child)) == 1
+    assert list(group.socket.accept()) == []
+
+
+def test_a_run_that_was_settled_without_an_answer_is_not_settled_twice(
+    child: Child, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fetching child dies after its commit."""
+    errors = []
+    detach = attach(lambda event, fields: errors.append(fields["error"]), "settle")
+    first, _ = group.buffers
+    group.run(first, 1)
+    settle(group, first)
+    (connection,) = group.thread._connections
+    monkeypatch.setattr(connection, "send", lambda _: connection.close())
+    tasks = group.run(first, 2)
+    settle(group, first)
+    detach()
+    assert child.ending.parts == [1, 2, 2]
+    assert errors == [None, None], "of the first run, and of the others"
+    assert [task.outcome for task in tasks] == ["finished", "finished"]
+
+
+def test_only_the_run_whose_lease_is_lost_is_refused(child: Child, group: Group) -> None:
+    errors: list[object] = []
+    detach = attach(lambda event, fields: errors.append((len(fields["tasks"]), type(fields["error"]))), "settle")
+    first, _ = group.buffers
+    lost, *_ = group.run(first, 3)
+    child.store.release_many([lost.lease], child.time + 60.0, begun=False)
+    (again,) = child.source.poll_multi(1)
+    assert again.key == lost.key
+    settle(group, first)
+    detach()
+    assert len(finished(child)) == 2
+    assert errors == [(2, type(None)), (1, AlreadyFinishedError)]
+    assert child.source.held == [again]
+
+
+def test_children_settle_their_runs_themselves_if_the_fetching_child_cannot(child: Child, group: Group) -> None:
+    failures = [AwayError()]
+
+    def fail_once() -> None:
+        if failures:
+            raise failures.pop()
+
+    child.ending.before = fail_once
+    first, _ = group.buffers
+    group.run(first, 2)
+    settle(group, first)
+    assert not failures
+    assert len(finished(child)) == 2
+
+
+def test_runs_whose_leases_end_soon_and_large_batches_are_settled_by_the_child(child: Child, group: Group) -> None:
+    first, _ = group.buffers
+    (task,) = group.run(first, 1)
+    child.time = task.deadline - 2.9
+    first.flush()
+    child.time = 1000.0
+    group.run(first, 101)
+    first.flush()
+    assert child.ending.parts == [1, 101]
+    assert list(group.socket.accept()) == []
+
+
+def test_the_data_of_tasks_are_not_sent(child: Child, group: Group) -> None:
+    first, _ = group.buffers
+    group.run(first, 1, "x" * 1_000_000)
+    group.flush(first)
+    group.thread._settle_at = child.time + GAP
+    while not group.thread._requests:
+        group.thread.work(group.stopping.wait_for([group.socket.fileno(), *group_descriptors(group)], 1.0))
+    ((_, _, (claim,)),) = group.thread._requests
+    assert claim.row.data == {}
+    child.time += GAP
+    group.thread.work(())
+    group.join()
+    assert len(finished(child)) == 1
