@@ -1,4 +1,4 @@
-"""psched audit proves what ran, by its exit code, or lists what is wrong."""
+"""psched audit: its exit code says whether all occurrences are accounted for, and its output lists what is wrong."""
 
 from __future__ import annotations
 

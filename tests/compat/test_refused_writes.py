@@ -45,7 +45,7 @@ READ = [
     *("*/7 */7 */7 */7 1", "0 9 1,15,L * *", "0 9 L * *", "0 9 * Jan-mar,DEC sun,1-5/2", "0 9 * * 0-7"),
     *("5/15 1-3/2 * * 7", "0 9 * * */2", "0 9 * * */17", "07 09 07 07 07"),
 ]
-"""Expressions that both can read."""
+"""Expressions that psched and PerfectSched can read."""
 
 
 @pytest.mark.parametrize("expression", [*FATAL, *READ])

@@ -75,7 +75,9 @@ class OtlpReceiver:
                 self._spans += [_received(span, about) for span in scope.spans]
 
     def spans(self, operation: str | None = None, key: str | None = None) -> list[ReceivedSpan]:
-        """Return the spans received so far, in the order of their start. `operation`, `key`: only such spans.
+        """Return the spans received so far, in the order of their start.
+
+        `operation`, `key`: only spans with this value.
 
         Each process sends its spans itself, so they may arrive in another order.
         """

@@ -15,7 +15,7 @@ DECIDING = {"type", "url", "table", "schedules", "queue", "ledger"}
 
 @cache
 def empty_database() -> bytes:
-    """Return the bytes of a SQLite file with the tables for a configuration without any of `DECIDING`."""
+    """Return the bytes of a SQLite file with the tables for a configuration that has none of the keys in `DECIDING`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "psched.db"
         section = from_mapping({"type": "rdb", "url": f"sqlite:///{file}"}).sections[0]

@@ -1,4 +1,4 @@
-"""A backfill loses no occurrence, and never runs one in two workers at a time, when workers and masters are killed."""
+"""A backfill loses no occurrence, and runs none in two workers at the same time, when workers and masters die."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Make = Callable[..., Daemon]
 
 
 def _is_given_back(daemon: Daemon, key: str = "s1") -> bool:
-    """Wait until another host can acquire the schedule. Its lease is 300 s, longer than this waits."""
+    """Wait until another host can acquire the schedule. The lease lasts 300 s, longer than this function waits."""
     with daemon.schedules() as schedules:
         task = daemon.wait_for(schedules.poll)
         task.release()

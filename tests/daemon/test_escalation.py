@@ -125,7 +125,7 @@ def test_a_killed_child_that_is_still_there_is_killed_again() -> None:
 def test_nothing_is_due_before_the_deadline_and_every_order_comes_at_it(
     limits: Settings, immediate: bool | None, beating: bool
 ) -> None:
-    """Ticks at the deadlines only give the same orders as frequent ticks."""
+    """If the test ticks only at the deadlines, it gets the same orders as with frequent ticks."""
 
     def made() -> Escalation:
         handle = Escalation(limits, 0)

@@ -66,7 +66,7 @@ def test_what_runs_is_reported_by_the_next_fetching_child_too(make_daemon: Make)
 
 
 def test_a_child_that_left_by_force_is_not_reported_any_more(make_daemon: Make) -> None:
-    """It has released all its leases, so no other process recovers any."""
+    """The child has released all its leases, so no other process recovers them."""
     daemon = make_daemon(processors=2, task_timeout=0.2, retry_wait=60)
     daemon.add("job", "wait")
     daemon.start()

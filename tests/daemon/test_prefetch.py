@@ -15,7 +15,7 @@ from tests.daemon.test_queue import APPLICATION
 Make = Callable[..., Daemon]
 
 LONG = 0.8
-"""More than the seconds after which a type counts as slow."""
+"""Seconds: more than the time after which a type counts as slow."""
 
 
 @contextmanager

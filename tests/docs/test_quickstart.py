@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_quickstart_shows_a_schedule_firing_and_leaves_nothing_running(tmp_path: Path) -> None:
-    """This leaves out the installation, because scripts/install has already installed the same for these tests."""
+    """The test leaves out the installation, because scripts/install has already done the same for the tests."""
     install_forked_programs(tmp_path / "bin")
     environment = {**os.environ, "PSCHED_VENV": str(tmp_path)}
     done = subprocess.run(

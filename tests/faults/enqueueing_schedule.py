@@ -30,7 +30,7 @@ class Feed:
     tasks: QueueBench
 
     def prepare(self) -> None:
-        """Make the tables of both, and the schedule."""
+        """Make the tables of schedules and queue, and add the schedule."""
         self.tasks.queue().create_tables()
         store = self.schedules.open()
         store.create_tables()

@@ -41,7 +41,7 @@ def bench(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: 
 
 @pytest.fixture
 def kind(bench: QueueBench) -> type[Caller]:
-    """The class by which the caller has a transaction: one of two classes for each kind of queue."""
+    """The class of the caller's object: a Connection on `rdb_compat`, a Session on `rdb`."""
     return sa.Connection if bench.compat else Session
 
 

@@ -1,8 +1,8 @@
 """A program that polls by itself: it acquires due runs, and later tries to settle each of them in every way.
 
 Its argument is the configuration file. For each line on stdin it does one step and prints a JSON object: it opens the
-schedules; it acquires what is due; it calls every settling method on each run. It has no master, and nothing ends it
-when it was frozen.
+schedules; it acquires what is due; it calls every settling method on each run. It has no master, so nothing ends it
+after it was frozen.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def read_runs(path: Path) -> list[Run]:
 def judge(
     runs: Sequence[Run], required: Mapping[str, Iterable[int]], deaths: Mapping[int, float] | None = None
 ) -> list[str]:
-    """Return the violations in a history; none if each required occurrence ran once and in order.
+    """Return the violations in a history. There are none if each required occurrence ran once and in order.
 
     A schedule may have run later occurrences too, but without a gap if `required` has none. `deaths`: the boottime at
     which the test killed each pid. A run that such a death has cut off may run again afterwards.

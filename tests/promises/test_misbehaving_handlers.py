@@ -1,4 +1,4 @@
-"""Handlers misbehave in every way at a time. Tasks beside them run on time, each once and in order."""
+"""Handlers misbehave in every way, all at the same time. Tasks beside them run on time, each once and in order."""
 
 from __future__ import annotations
 

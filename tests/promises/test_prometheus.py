@@ -36,7 +36,7 @@ BATCH = 150
 """The number of tasks that are submitted before each fault."""
 SECONDS_OF_WORK = 0.01
 IN_FLIGHT = 1.0
-"""Runs that began in these last seconds before their child was killed may be unsettled, or settled but not counted."""
+"""Seconds before a child is killed. Runs that began in them may be unsettled, or settled but not counted."""
 SCRAPE_INTERVAL = "200ms"
 COUNTERS = re.compile(r".*(_total|_count|_sum|_bucket)")
 WITHIN = 40.0

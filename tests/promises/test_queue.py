@@ -52,7 +52,7 @@ def test_tasks_are_done_once_each_while_children_are_killed_again_and_again(clus
 @pytest.mark.in_suite_on("mariadb-rdb", "redis-redis")
 @pytest.mark.parametrize("cluster_on", ["sqlite-rdb", "mariadb-rdb", "postgresql-rdb", "redis-redis"], indirect=True)
 def test_whoever_finishes_after_his_lease_changes_nothing_and_the_next_one_finishes(cluster_on: MakeCluster) -> None:
-    """At that moment the next worker has the same task and runs it."""
+    """While the late worker tries to finish its task, the next worker is running this task."""
     cluster = cluster_on(**SECTIONS)
     master = cluster.master("a")
     required = submit(cluster, ["key"], type="wait")

@@ -106,7 +106,7 @@ def workers(cluster: Cluster) -> set[int]:
 def check_complaints(cluster: Cluster) -> None:
     """Check that the logs say little about the outage, and always what happens next.
 
-    If all workers of a master wait for a settlement meanwhile, it logs nothing, because none of their calls has failed.
+    A master whose workers all wait for a settlement meanwhile logs nothing, because none of their calls has failed.
     """
     logs = {name: master.log.splitlines() for name, master in cluster.masters.items()}
     complaints = {

@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def urls(lab: Lab) -> dict[str, str]:
-    """The URLs of these tests' databases, by kind of server. It is filled when a test first needs one."""
+    """The URLs of these tests' databases, by kind of server. A URL is added when a test first needs it."""
     return {}
 
 

@@ -38,7 +38,7 @@ def probe(type_: str, url: str, table: str) -> dict[str, Any]:
 
 
 def use_every_verb(store: ScheduleStore) -> dict[str, Any]:
-    """Acquire what is due, and settle each row in another way. Return what it saw."""
+    """Acquire what is due, and settle each row in another way. Return the times and keys that were seen."""
     claims = {claim.row.key: claim for claim in store.acquire(10, 100)}
     seen: dict[str, Any] = {"node": time.time(), "now": store.now(), "acquired": sorted(claims)}
     seen["lease ends"] = [claim.lease.expires_at for claim in claims.values()]

@@ -38,12 +38,13 @@ _BY_VALUE = {
 """Test modules about what a database stores and finds. Each database has its own types and collations."""
 
 _ANALYSED = (["never analysed", "never"], ["analysed", "while idle"], ["while leased"])
-"""Whether and when a database gathers statistics before a test checks its plans. In the suite a test has one group."""
+"""Whether and when a database gathers statistics before a test checks its plans. In the suite a test has one of these
+groups.
+"""
 
 _SAME_SERVER = {MULTIPLEXER, MYSQLCLIENT, PGBOUNCER}
 _SAME_STATEMENTS = ("rdb_compat", "postgresql")
-"""Parameters of tests that send the same statements as others: those of rdb to this server, or rdb_compat's to MariaDB.
-"""
+"""Parameters of tests whose statements other tests send too: rdb's to the same server, or rdb_compat's to MariaDB."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -86,7 +87,7 @@ def databases(lab: Lab) -> Iterator[SharedDatabases]:
 
 @pytest.fixture(autouse=True)
 def reused_sessions(request: pytest.FixtureRequest, databases: SharedDatabases) -> Iterator[None]:
-    """Let tests use PostgreSQL's sessions of earlier tests, unless they are about connections."""
+    """Let tests use sessions of PostgreSQL that earlier tests have opened, except tests about connections."""
     with contextlib.nullcontext() if request.path.stem in _BY_CONNECTION else databases.sessions.lent():
         yield
 

@@ -70,7 +70,7 @@ def pooler_of(database: str) -> str:
 
 
 class SharedDatabases:
-    """Gives each test a bench. Its tables are not dropped: they vanish with their servers."""
+    """Gives each test a bench. The tables are not dropped: they vanish with the servers."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab

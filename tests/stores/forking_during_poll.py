@@ -94,7 +94,7 @@ def fork(collection: Any) -> tuple[int, int]:
 
 
 def answer_of(pid: int, pipe: int, end: float) -> str | None:
-    """Return the key that a process got before `end`, and kill the process. None: it got none."""
+    """Return the key that a process got before `end`, and kill the process. None: it got no key."""
     ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
     answer = os.read(pipe, 1000).decode() if ready else None
     os.close(pipe)

@@ -15,7 +15,7 @@ _FOLDER = Path(__file__).with_name("layouts")
 def check_dump(name: str, text: str) -> None:
     """Check that a stored dump equals `text`, the dump of psched's present tables.
 
-    With PSCHED_WRITE_LAYOUT, write it instead.
+    With PSCHED_WRITE_LAYOUT, write the stored dump instead.
     """
     path = _FOLDER / str(layout_version.LAYOUT) / name
     if os.environ.get("PSCHED_WRITE_LAYOUT"):

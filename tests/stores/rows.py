@@ -104,7 +104,7 @@ class SqlRows:
         self.url = url
         self.table = table
         self.as_made = True
-        """Whether only rows were changed since the table was made, apart from `spoil`."""
+        """Whether nothing but rows has been changed since the table was made, except by `spoil`."""
         self.unchecked = False
         """Whether `spoil` has dropped the table's CHECK constraints."""
         self.remembered = False

@@ -1,4 +1,4 @@
-"""A process whose clock is wrong by ten minutes acquires nothing early, leaves no due row, and writes right times."""
+"""A process whose clock is wrong by ten minutes acquires nothing early and nothing late, and writes right times."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_a_broken_fence_is_found(bench: Bench) -> None:
 
 @pytest.mark.parametrize("bare", [("rdb_compat", "sqlite"), ("rdb", "mariadb")], indirect=True, ids="-".join)
 def test_a_broken_row_count_check_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On other stores a single statement settles the row and counts it."""
+    """On other stores a single statement settles the row, and returns the number of rows."""
     execute = Statement.execute
 
     def execute_as_if_one_row(self: Statement, connection: sa.Connection, values: Mapping[str, Any]) -> int:

@@ -62,7 +62,7 @@ class Stage:
             return self.settle(self.store, self.claim)
 
     def take_over(self, times: int = 1) -> None:
-        """Let the other holder acquire the row `times` times. It keeps the last lease."""
+        """Let the other holder acquire the row `times` times, and keep the last lease."""
         for time in range(times):
             claim = self.bench.take(self.other, "key")
             if time + 1 < times:

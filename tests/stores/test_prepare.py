@@ -17,7 +17,7 @@ from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 
 KEYS = ["a", "b", "c", "d"]
 ROUNDS = 12
-"""The number of rounds: more than the times that the same values must occur to get a statement of their own."""
+"""The number of rounds. Rows with equal values get a statement of their own after fewer rounds."""
 
 
 def test_a_prepared_store_compiles_nothing_for_the_first_runs(

@@ -26,7 +26,7 @@ _FORK = multiprocessing.get_context("fork")
 
 
 def seen(work: Callable[[], object], folder: Path, unloaded: str | None = None) -> list[tuple[str, str]]:
-    """Return the commits that are seen during `work`. It runs in a forked process, because observing cannot be stopped.
+    """Return the commits that are seen during `work`, in a forked process, because observing cannot be stopped.
 
     `unloaded`: a library that the process has not imported before.
     """

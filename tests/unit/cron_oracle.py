@@ -35,7 +35,7 @@ class Window:
 
 @lru_cache
 def window(zone: str, change: int) -> Window:
-    """Return the seconds from 1.5 h before the change until 1.5 h after it, both longer by a repeated time."""
+    """Return the window: 1.5 h, and the length of a repeated time, before the change and after it."""
     info = load_zone(zone)
 
     def wall(instant: int) -> int:

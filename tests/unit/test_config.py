@@ -115,7 +115,7 @@ def test_variables_are_expanded_and_then_checked(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_env_file_s_variables_replace_those_of_the_process(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a reload gets the edited values, although the process keeps the environment with which it was started."""
+    """A reload gets the edited values, although the process keeps the environment with which it was started."""
     monkeypatch.setenv("PASSWORD", "of the process")
     monkeypatch.setenv("FOLDER", ".")
     secrets = file.with_name("environment")

@@ -85,7 +85,7 @@ def test_an_error_is_sqlalchemys_and_shows_no_parameter(database: Database) -> N
 
 
 BY_SQLALCHEMY_TOO = pytest.mark.parametrize("execute", [execute_text, sa.Connection.exec_driver_sql])
-"""Both ways of executing a text."""
+"""Parameters: the two functions that execute a text."""
 
 
 @BY_SQLALCHEMY_TOO

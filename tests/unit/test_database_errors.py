@@ -1,4 +1,4 @@
-"""Which database errors are transient, and how: recognised by their codes, as the drivers raise them."""
+"""Database errors are recognised by their codes, as drivers raise them: which are transient, and in which way."""
 
 from __future__ import annotations
 

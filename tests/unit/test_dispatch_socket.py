@@ -15,8 +15,8 @@ import pytest
 from psched.process.dispatch_socket import Connection, DispatchSocket
 
 LARGE = 3_000_000
+"""A size in bytes: many times as much as a socket holds."""
 DESCRIPTORS = Path("/proc/self/fd")
-"""Bytes, many times as many as a socket holds."""
 
 
 def deep(levels: int) -> list[object]:

@@ -204,7 +204,7 @@ class FakeChild:
         self.batches: list[list[str]] = []
         """The keys of the rows of each message."""
         self.messages: list[Any] = []
-        """All other messages."""
+        """The messages that contain no rows."""
         self.claims: dict[str, Claim] = {}
         self.deadline = 0.0
         self.sections: dict[str, str] = {}

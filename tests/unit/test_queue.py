@@ -162,7 +162,7 @@ def test_a_configuration_opens_its_queue(tmp_path: Any) -> None:
 
 
 def test_retired_tasks_are_deleted_some_hundreds_at_a_time(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So no statement takes long, and no poll waits for all deletions."""
+    """This keeps each statement short, and no poll waits for all deletions."""
     queue.submit_many(NewTask(f"key{number}", "t") for number in range(1200))
     for number in range(1200):
         queue.store.force_finish(f"key{number}", 0)

@@ -1,4 +1,4 @@
-"""psched reads files of schedules faster than PyYAML alone, and with the same result."""
+"""psched reads files of schedules faster than PyYAML alone would, with the same result."""
 
 from __future__ import annotations
 

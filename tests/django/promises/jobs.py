@@ -16,5 +16,5 @@ def order(email: str, *, amount: int = 1) -> int:
 
 @app.task
 def order_once(number: int, email: str) -> None:
-    """Create an order, but only once if the task runs again."""
+    """Create an order. If the task runs again, it creates no second one."""
     Order.objects.get_or_create(pk=number, defaults={"email": email, "amount": 1})

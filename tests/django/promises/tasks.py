@@ -38,14 +38,14 @@ def attempt(context):
 
 @task(max_attempts=2, retry_wait=0)
 def breaks(message):
-    """Fail at both attempts."""
+    """Fail at each of the two attempts."""
     note(f"attempt of {message}")
     raise LookupError(message)
 
 
 @task
 def fails():
-    """Fail. It has one attempt, because it sets no other number."""
+    """Fail. The task has one attempt, because its decorator sets no other number."""
     raise LookupError("at once")
 
 

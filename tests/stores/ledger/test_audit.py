@@ -216,6 +216,6 @@ def test_the_audit_reads_its_entries_page_by_page(
 
 
 def replace_entries(bare: Bench, entries: list[dict[str, int]]) -> int:
-    """Replace the only entry by these copies of it. Return how many they are."""
+    """Replace the only entry by these copies of it. Return the number of copies."""
     bare.rows.copy_entry(entries)
     return len(entries)

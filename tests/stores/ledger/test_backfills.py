@@ -122,7 +122,7 @@ def test_as_many_occurrences_run_at_once_as_asked_for(schedules: ScheduleCollect
 
 
 def test_what_ran_was_skipped_or_is_to_come_is_left_out(schedules: ScheduleCollection) -> None:
-    """Missing are only occurrences without a ledger entry, and those that were skipped because they were too late."""
+    """Only occurrences without a ledger entry, and occurrences that were skipped as too late, are missing."""
     add(schedules, DAYS[2], max_attempts=1, end=DAYS[8])
     polled(schedules).finish()
     polled(schedules).retry(0, "it broke")  # given up

@@ -1,4 +1,4 @@
-"""The end of each run is sent at least once, even if it is committed late, and by one node at a time."""
+"""The end of each run is sent at least once, even if it is committed late. Only one node sends at a time."""
 
 from __future__ import annotations
 

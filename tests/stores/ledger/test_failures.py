@@ -21,7 +21,7 @@ from tests.stores.test_plans import see_that_few_rows_were_read, stop_analysing
 
 
 class Keep(Protocol):
-    """Opens a store of schedules, or a queue in the same database, that stores such failures."""
+    """Opens a store of schedules, or a queue in the same database, which stores runs that have failed for good."""
 
     def __call__(self, kind: str, keeps_failures: bool = True) -> LeaseStore: ...
 

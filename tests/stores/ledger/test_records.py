@@ -1,4 +1,4 @@
-"""The ledger: each settlement and each change of a definition is recorded in the same transaction."""
+"""The ledger: each settlement and each change of a definition is recorded in the transaction that makes it."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def test_what_a_dead_holder_had_is_given_back(ours: QueueBench) -> None:
 
 
 def test_only_the_named_tasks_of_a_dead_holder_are_given_back(bench: QueueBench) -> None:
-    """Their user's running count is reduced only by these tasks."""
+    """Only these tasks reduce their user's number of running tasks."""
     store, dead = bench.queue(), bench.queue("host/9/dead")
     names = {} if bench.compat else {"user": "u", "max_running": 2}
     bench.submit(store, ["a", "b"], **names)

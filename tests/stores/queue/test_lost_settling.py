@@ -1,4 +1,4 @@
-"""The end of a task with a lost answer is recognised by the leases that its row records, or reported as unknown."""
+"""A task's end whose answer was lost is recognised by the leases that the row records, or reported as unknown."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.stores.statements import Watch, watched
 FEW = 400
 """The maximum number of rows that a call may read, of about 4,500."""
 WINDOW = 700
-"""The maximum number of rows of a call if tasks have users. It reads about 200 rows of users."""
+"""The maximum number of rows of a call if tasks have users. Such a call reads about 200 rows of users."""
 USERS = 1000
 """The number of users: more than the rows that a call may read."""
 

@@ -24,7 +24,7 @@ AHEAD = 2000
 FEW = 400
 """The maximum number of rows that a call may read, besides one for each requested type."""
 WINDOW = 1700
-"""The maximum if tasks have users: the call reads 100 rows of each of eight types, and some rows of users."""
+"""The maximum number of rows of a call if tasks have users: 100 rows of each of eight types, and some rows of users."""
 
 Look = Callable[[TaskStore, list[str]], object]
 """What an idle worker calls: it reads all types that have rows, or asks for its own types."""

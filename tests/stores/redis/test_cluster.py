@@ -80,7 +80,7 @@ def see_that_it_rings(queue: TaskStore) -> None:
 
 
 def test_calls_whose_answers_are_lost_on_a_cluster_know_of_it(nodes: list[RedisNode]) -> None:
-    """The store sends each call again. The client must not do this, because it would not report that it did."""
+    """The store sends each call again. The Redis client must not do so, because the store would not learn of it."""
     queue, other = stores_on(nodes[0])[1], stores_on(nodes[0], "host/2/y")[1]
     queue.create_tables()
     queue.submit([NewTask("a", "t"), NewTask("b", "t")])

@@ -18,7 +18,7 @@ USERS = 400
 TO_TAKE = 40
 """The maximum number of commands for each acquired row."""
 TO_LOOK = 12
-"""The maximum number of further commands of an acquire if no task has a user."""
+"""The maximum number of commands of an acquire, besides those for acquired rows, if no task has a user."""
 TO_PASS_OVER = 2500
 """The maximum number of commands of an acquire that passes over all the users that it looks at."""
 
@@ -75,7 +75,10 @@ def test_taking_tasks_without_user_costs_what_it_takes(tasks: QueueBench, queue:
 def test_users_at_their_limit_are_passed_over_once_and_cost_nothing_then(
     tasks: QueueBench, queue: TaskStore, types: list[str] | None
 ) -> None:
-    """This holds however many tasks wait for them. A user who comes after all of them is found within a few polls."""
+    """The number of their waiting tasks makes no difference.
+
+    A user who comes after all others is found in a few polls.
+    """
     users = [f"user{n}" for n in range(USERS)]
     backlog = [NewTask(f"{user}/{n}", "t", run_at=n, user=user, max_running=1) for user in users for n in range(8)]
     queue.submit(backlog)

@@ -134,7 +134,7 @@ SPOILT: list[dict[str, Any]] = [
 HARMLESS: list[dict[str, Any]] = [
     {"due": "soon"}, {"version": "x"}, {"attempts": "many"}, {"attempts": None}, {"status": None}, {"holder": None},
 ]  # fmt: skip
-"""Fields that an acquire or the ledger overwrites. So rows with such values run."""
+"""Invalid values of fields that an acquire or the ledger overwrites. Rows with such values run."""
 
 
 @pytest.mark.parametrize("spoilt", [*SPOILT, *HARMLESS], ids=str)
@@ -200,7 +200,7 @@ def test_what_is_no_row_at_all_is_reported_once_and_can_be_deleted(
 def test_a_set_that_does_not_know_its_row_is_mended(bench: Bench, store: ScheduleStore) -> None:
     """Another program wrote only into the hashes.
 
-    No row is acquired as another type, and none that is already leased.
+    No row is acquired by its former type, and no row that is already leased.
     """
     bench.fill(store, ["typed", "taken"], lambda i: LONG_AGO + i)
     spoil(bench, "typed", {"type": "other"})

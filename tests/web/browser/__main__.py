@@ -65,7 +65,7 @@ _ADDRESSES = (
     "/task?key=later-000",
     f"/task?key={_HOSTILE}",
 )
-"""Pages about one object, which need a query."""
+"""Addresses with a query: lists with a filter, and pages about one object."""
 _NEED_QUERY = ("/schedule", "/schedule/edit", "/task", "/tasks/bulk")
 _NEED_ACTIONS = ("/schedule/edit", "/tasks/bulk")
 
