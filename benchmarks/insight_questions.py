@@ -138,7 +138,6 @@ def _questions(insight: Insight, count: int) -> Mapping[str, Callable[[], object
         "schedule types": schedules.types,
         "overdue now": schedules.overdue,
         "missed runs": schedules.troubles,
-        "late runs of a day": lambda: schedules.troubled_runs(time.time() - 86400),
         "runs of a type": schedules.run_report,
         "runs by minute": schedules.runs_by_time,
         "tasks": tasks.page,

@@ -19,7 +19,6 @@ from psched.insight.run_stats import Percentiles, RunRates, RunReport, RunsAt
 from psched.insight.schedules import NextRun, ScheduleDetails, ScheduleInsight
 from psched.insight.simulation import Lateness, SimulatedHour, SimulatedOutage, SimulatedSchedule, Simulation
 from psched.insight.tasks import TaskDetails, TaskInsight
-from psched.insight.troubled_runs import TroubledRun
 from psched.insight.week_ahead import ClockChange, ClockNote, CrowdedMinute, WeekAhead
 from psched.insight.why_waiting import Reason, why_waiting, worker_hint
 
@@ -54,7 +53,6 @@ __all__ = [
     "TaskInsight",
     "Timeline",
     "TimelineRun",
-    "TroubledRun",
     "WeekAhead",
     "merged",
     "open_insight",

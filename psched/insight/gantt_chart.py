@@ -10,7 +10,7 @@ from psched.insight.nodes import NodeState
 from psched.insight.troubled_runs import BATCH, due_time
 from psched.model import ScheduleRow
 from psched.schedules.schedule import RUNNING, WAITING, failed_attempts
-from psched.store.ledger import FAILED, PAUSED, SKIPPED, Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
+from psched.store.ledger import PAUSED, SKIPPED, Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 MOST_RUNS = 3000
 """The maximum number of ledger entries of each kind in one answer: the last entries, and the last entries with
@@ -43,12 +43,6 @@ class TimelineRun:
     overlap: float = 0.0
     count: int | None = 1
     is_paused: bool = False
-
-    @property
-    def has_trouble(self) -> bool:
-        """Whether the run failed, was retried, was skipped without a pause, or overlapped another run."""
-        is_skipped = self.outcome == SKIPPED and not self.is_paused
-        return self.outcome == FAILED or self.attempts > 1 or is_skipped or self.overlap > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from psched.insight.nodes import merged
 from psched.insight.pages import Page, first_page
 from psched.insight.proof import ProofPage, proof_page, timed_audits
 from psched.insight.simulation import SimulatedOutage, Simulation, handler_times, simulate, starts_in
-from psched.insight.troubled_runs import PageStart, TroubledRun, troubled_runs, troubled_runs_page
+from psched.insight.troubled_runs import troubled_runs
 from psched.insight.week_ahead import WEEK, WeekAhead, week_ahead
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.keys import check_key
@@ -303,7 +303,7 @@ class ScheduleInsight(TableInsight):
             return settled
         keys = [None] if key is None else ledger_keys(self._store, ledger, key)
         troubled = (troubled_runs(ledger, LedgerFilter(each, since=since, until=until), late) for each in keys)
-        found = (run.row for run in heapq.merge(*troubled, key=lambda run: (run.row.scheduled_time, run.row.ended)))
+        found = heapq.merge(*troubled, key=lambda row: (row.scheduled_time, row.ended))
         rows = map(with_backfill, found) if self._store.keeps_policies else found
         return rows if last is None else iter(deque(rows, last))
 
@@ -319,25 +319,6 @@ class ScheduleInsight(TableInsight):
         ledger = self._store.ledger
         wanted = LedgerFilter(failed=True, since=since, until=until, last=last)
         return [] if ledger is None else list(ledger.rows(wanted))
-
-    def troubled_runs(
-        self,
-        since: float,
-        until: float | None = None,
-        *,
-        late: float = 60.0,
-        after: PageStart | None = None,
-        limit: int = 50,
-    ) -> Page[TroubledRun, PageStart]:
-        """Return the first entries settled in a range (unix seconds) that have `had_trouble` or whose run started late.
-
-        `late`: the seconds by which a run may start late. The entries are in the order in which they were settled.
-        Empty without a ledger. `overdue` returns the schedules that are late now.
-        """
-        ledger = self._store.ledger
-        if ledger is None:
-            return Page((), None)
-        return troubled_runs_page(ledger, LedgerFilter(since=since, until=until), late, after, limit)
 
     def timeline(self, seconds: float, until: float | None = None) -> Timeline:
         """Return the runs of the `seconds` before `until` (unix seconds).

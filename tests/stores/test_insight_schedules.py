@@ -188,7 +188,7 @@ def test_missed_occurrences_of_a_range_are_found(bench: Bench, store: ScheduleSt
 
 @on_our_tables
 def test_runs_that_were_late_or_missed_in_a_range_are_found(
-    bench: Bench, store: ScheduleStore, insight: ScheduleInsight, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, store: ScheduleStore, insight: ScheduleInsight
 ) -> None:
     now = int(store.now())
     runs = {
@@ -203,23 +203,14 @@ def test_runs_that_were_late_or_missed_in_a_range_are_found(
     for key, (time, delay, entry) in runs.items():
         bench.add(store, key, rule=Rule("* * * * *", "UTC", delay), next_time=time, due=LONG_AGO)
         store.advance(bench.take(store, key), FAR_OFF, FAR_OFF, soon(), entry=entry)
-    found = insight.troubled_runs(now - 60, now + 60)
     expected = ["late", "before its time", "missed", "enqueued"]
-    assert [run.row.key for run in found.rows] == expected
-    assert [run.late for run in found.rows] == pytest.approx([60.5, 80.0, None, 100.0])
+    assert [row.key for row in insight.history(late=60, since=now - 60, until=now + 60)] == expected
     assert [row.key for row in insight.history(late=60)] == expected
+    assert [row.key for row in insight.history(late=60.4)] == expected
+    assert [row.key for row in insight.history(late=60.6)] == ["before its time", "missed", "enqueued"]
     assert [row.key for row in insight.history(late=90, last=1)] == ["enqueued"]
     assert [row.key for row in insight.history("late", late=10)] == ["late"]
-    assert insight.troubled_runs(now - 120, now - 60).rows == []
-    monkeypatch.setattr("psched.insight.pages.LOOKED_AT", 2)
-    seen, after = [], None
-    for _ in runs:
-        page = insight.troubled_runs(now - 60, now + 60, limit=1, after=after)
-        seen += [run.row.key for run in page.rows]
-        after = page.after
-        if after is None:
-            break
-    assert (seen, after) == (expected, None)
+    assert list(insight.history(late=60, since=now - 120, until=now - 60)) == []
 
 
 @on_our_tables

@@ -58,7 +58,6 @@ def test_a_run_waits_from_its_time_and_delay() -> None:
     unknown, known = of(entry(-600, -590, -580), entry(-900, -880, -870, key="old")).runs
     assert (known.due, known.began, known.ended) == (NOW - 595, NOW - 590, NOW - 580)
     assert unknown.due == NOW - 900
-    assert not known.has_trouble
 
 
 def test_runs_of_one_schedule_that_overlap_are_marked() -> None:
@@ -102,5 +101,5 @@ def test_skips_count_and_those_of_a_pause_are_no_trouble() -> None:
     skipped = entry(-600, None, -10, outcome="skipped", detail="superseded", last=int(NOW) - 300, count=6)
     paused = entry(-900, None, -800, outcome="skipped", detail="paused", attempts=0)
     first, second = of(skipped, paused).runs
-    assert (first.is_paused, first.has_trouble) == (True, False)
-    assert (second.count, second.has_trouble, second.began) == (6, True, None)
+    assert first.is_paused
+    assert (second.count, second.is_paused, second.began) == (6, False, None)
