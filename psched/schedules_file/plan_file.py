@@ -95,7 +95,7 @@ def read_plan(text: str, name: str) -> Plan:
     except ValueError as error:
         raise ConfigError(f"{name}: not usable: {error}; {_REMEDY}") from None
     except (TypeError, AttributeError):
-        raise ConfigError(f"{name}: not usable: a value has another type than in a plan; {_REMEDY}") from None
+        raise ConfigError(f"{name}: not usable: a value has the wrong type; {_REMEDY}") from None
 
 
 def _read_change(found: Mapping[str, Any]) -> PlannedChange:

@@ -81,7 +81,7 @@ class OrphanReaper:
                     process.kill()
 
     def _reap(self, pids: Iterable[int]) -> Iterable[int]:
-        """Reap the dead processes among `pids` and yield the living."""
+        """Reap the dead processes among `pids`, and yield the living ones."""
         for pid in pids:
             with suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG) == (0, 0):

@@ -90,7 +90,7 @@ def test_a_saved_plan_is_refused_for_a_file_that_needs_another_one(psched: Comma
         (_broken(psched), "has the unknown option 'x'; make a new plan"),
         ('{"format": 1}', "'changes' is missing; make a new plan"),
         ('{"format": 1, "changes": [], "source": "x", "owners": [], "at": 0}', "'database' is missing; make"),
-        ('{"format": 1, "changes": [7]}', "a value has another type than in a plan; make"),
+        ('{"format": 1, "changes": [7]}', "a value has the wrong type; make"),
         ('{"format": 1, "changes": [{"action": "add", "key": [1], "version": null, "definition": {}}]}', "key must be"),
     ):
         (psched.folder / "plan.json").write_text(text)

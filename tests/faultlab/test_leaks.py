@@ -134,7 +134,7 @@ def test_what_is_missing_is_not_run_by_name_and_reason(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_out_where_everything_must_run(tmp_path: Path) -> None:
-    """Otherwise left out: tests that lack a program, skip themselves or are expected to fail, and a whole module."""
+    """Elsewhere tests are left out that lack a program, skip themselves or are expected to fail, and a whole module."""
     (tmp_path / "test_skips.py").write_text(_SKIPS)
     (tmp_path / "test_module.py").write_text("import pytest\n\npytest.skip('as a whole', allow_module_level=True)\n")
     done = _pytest(tmp_path, _ABSENT, "--continue-on-collection-errors", require_all="1")

@@ -72,7 +72,7 @@ Call = Callable[[ScheduleStore], object]
 
 
 def calls_of(store: ScheduleStore, claim: Claim) -> dict[str, Call]:
-    """Return a call of each method. Calls that settle a run may take half a second from now."""
+    """Return a call of each method. Calls that settle a run have a deadline in half a second."""
     return {
         "now": lambda store: store.now(),
         "acquire": lambda store: store.acquire(1, 100),

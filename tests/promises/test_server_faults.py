@@ -59,7 +59,7 @@ def load(cluster: Cluster, seconds: float) -> int:
 
 
 def required(cluster: Cluster, since: int) -> dict[str, list[int]]:
-    """Return the occurrences that these schedules have run by now, and which are required."""
+    """Return the occurrences that each schedule of the load must have run: those up to its last run."""
     return {key: occurrences(EVERY_SECOND, since, cluster.runs(key)[-1].occurrence) for key in KEYS}
 
 

@@ -1,4 +1,4 @@
-"""Workers with wall clocks that are ten minutes ahead or behind, and jump, share the work as with right clocks."""
+"""Workers whose wall clocks are ten minutes ahead or behind, and jump, share the work as with right clocks."""
 
 from __future__ import annotations
 

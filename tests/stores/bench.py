@@ -132,7 +132,7 @@ class Bench:
 
     @property
     def quoted_key(self) -> str:
-        """The key column as it is written in SQL."""
+        """The name of the key column, quoted for SQL."""
         quote = "`" if self.database == "mysql" else '"'
         return f"{quote}{self.columns.key}{quote}"
 

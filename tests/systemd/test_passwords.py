@@ -33,7 +33,7 @@ _LEASE_ENDS = 60.0
 
 @pytest.fixture
 def login(postgresql: Server) -> Iterator[Login]:
-    """A database user with a database, whose password is "secret"."""
+    """A database user whose password is "secret", and who has a database."""
     database = postgresql.create_database()
     with made_login(postgresql, database) as login:
         login.accept("secret")

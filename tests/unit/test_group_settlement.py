@@ -19,9 +19,9 @@ from psched.telemetry import attach
 from tests.unit.settling_child import AwayError, Child, finished, opened_child
 
 GAP = 0.03
-"""Seconds, longer than between two settlements of the fetching child."""
+"""Seconds: longer than the pause between two settlements of the fetching child."""
 PAUSE = 5.1
-"""Seconds, longer than a child settles its runs itself after a missing answer."""
+"""Seconds: longer than the time in which a child settles its runs itself after a missing answer."""
 
 
 class Group:
@@ -42,7 +42,7 @@ class Group:
         return SettlementBuffer("queue", self.child.source, self.child.clock, group)
 
     def run(self, buffer: SettlementBuffer, count: int, data: str = "") -> Sequence[Task]:
-        """Run so many tasks well, and leave them to be settled."""
+        """Run `count` tasks successfully, and leave them unsettled."""
         keys = [f"quick.{self._number + number}" for number in range(count)]
         self._number += count
         self.child.store.submit([NewTask(key, "quick", {"data": data}) for key in keys])
@@ -55,7 +55,7 @@ class Group:
         return tasks
 
     def flush(self, buffer: SettlementBuffer) -> None:
-        """Settle the runs of a child, in a thread, as it does."""
+        """Settle a child's runs in a thread, as the child does."""
         self._flushing.append(threading.Thread(target=buffer.flush))
         self._flushing[-1].start()
 

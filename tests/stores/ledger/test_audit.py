@@ -36,7 +36,7 @@ def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: P
 
 @pytest.fixture
 def store(bare: Bench, databases: SharedDatabases) -> Iterator[ScheduleStore]:
-    """The store on that table, with its ledger."""
+    """A store on the table of `bare`, with its ledger."""
     with contextlib.nullcontext() if bare.compat else databases.made(bare):
         ledger = bare.table if bare.compat else None
         settings = StoreSettings(bare.url, "host/1/h", bare.table, reckoning="vixie 2026a", ledger=ledger)

@@ -37,7 +37,7 @@ def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: P
 
 @pytest.fixture
 def store(bare: Bench) -> Iterator[ScheduleStore]:
-    """The store on that table, with a ledger."""
+    """psched's store on a table of the original, with a ledger."""
     settings = StoreSettings(bare.url, "host/1/h", bare.table, reckoning="perfectsched 2026a", ledger=bare.table)
     store = open_stores("rdb_compat", settings).schedules
     assert store is not None

@@ -23,7 +23,7 @@ STEPS = 120
 SEEDS = 5
 USERS = [None, "u:1", "v", "w", "{x}:🙂"]
 MOST = {"u:1": 1, "v": 2, "w": None}
-"""The `max_running` of each user's tasks. None: each task of this user has another one."""
+"""The `max_running` of each user's tasks. None: each of this user's tasks has a different value."""
 TYPES = ["a", "b:b", "ü", ":"]
 
 

@@ -1,4 +1,4 @@
-"""The cost of calls with many rows: the number of commands that scripts execute, which no load changes."""
+"""The cost of calls with many rows: the number of commands that scripts execute, whatever the load."""
 
 from __future__ import annotations
 
