@@ -1,4 +1,4 @@
-"""psched explain: a cron expression in words, and why it was due on a date or not."""
+"""psched explain: a cron expression in words, and why it was due on a date, or was not."""
 
 from __future__ import annotations
 

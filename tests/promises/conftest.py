@@ -21,7 +21,7 @@ ON_SERVERS = [f"{database}-{store}" for database in KINDS for store in STORES]
 SERVERS_AND_STORES = ["mariadb-rdb_compat", "postgresql-rdb"]
 """Parameters for slow tests: each server and each SQL store once. The conformance tests compare all pairs."""
 AND_REDIS = [*SERVERS_AND_STORES, "redis-redis"]
-"""Parameters for slow tests that depend on the server, its clock or its lease holders: the same, and Redis."""
+"""Parameters for slow tests that depend on the server, its clock or its lease holders. They include Redis."""
 SERVERS: dict[str, type[Server]] = {**KINDS, "redis": Redis}
 
 

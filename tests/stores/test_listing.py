@@ -28,7 +28,7 @@ MANY = 600
 def most(monkeypatch: pytest.MonkeyPatch) -> int:
     """Reduce the maximum number of bytes of one read to a thousandth, so that the tests need only small rows.
 
-    Return it.
+    Return that maximum.
     """
     monkeypatch.setattr("psched.backends.sql.paging.MAX_BATCH_SIZE", 16_000)
     return 16_000

@@ -79,7 +79,7 @@ _FACTS = [
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The daemon's environment: variables that each program needs, a password, and settings of psched.
 
-    Returns the first of these.
+    Return the variables that each program needs.
     """
     own = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8", "TZ": "Asia/Tokyo"}
     for name in list(os.environ):
