@@ -93,6 +93,8 @@ class Dialect:
     name: ClassVar[str]
     driver: ClassVar[str]
     begin: ClassVar[str] = "BEGIN"
+    on_conflict_insert: ClassVar[Any]
+    """SQLAlchemy's function that returns an INSERT with ON CONFLICT. MySQL has no ON CONFLICT, and needs no value."""
     returning: ClassVar[bool] = True
     """Whether UPDATE can return the changed rows."""
     partial_indexes: ClassVar[bool] = True
@@ -250,7 +252,7 @@ class Dialect:
     @classmethod
     def insert_new(cls, table: Table) -> Any:
         """Return an INSERT that skips existing keys without an error."""
-        raise NotImplementedError
+        return cls.on_conflict_insert(table).on_conflict_do_nothing()
 
     @classmethod
     def insert_or_add(
@@ -261,7 +263,10 @@ class Dialect:
         If a key exists, the INSERT adds the values of the columns `added` to the row, and overwrites the columns
         `replaced`.
         """
-        raise NotImplementedError
+        new = cls.on_conflict_insert(table).from_select(list(names), rows)
+        values = {name: table.c[name] + new.excluded[name] for name in added}
+        values |= {name: new.excluded[name] for name in replaced}
+        return new.on_conflict_do_update(index_elements=list(table.primary_key), set_=values)
 
     @classmethod
     def sum_of(cls, column: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -10,12 +10,11 @@ import errno
 import os
 import sqlite3
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Select, Table
+from sqlalchemy import Connection
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
@@ -52,6 +51,7 @@ class SQLiteDialect(Dialect):
 
     name: ClassVar[str] = "sqlite"
     driver: ClassVar[str] = "pysqlite"
+    on_conflict_insert: ClassVar[Any] = staticmethod(insert)
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
     limits_in_unions: ClassVar[bool] = False
     crosses_forks: ClassVar[bool] = False
@@ -149,19 +149,6 @@ class SQLiteDialect(Dialect):
             f"SELECT file, EXISTS (SELECT * FROM sqlite_temp_master WHERE name = '{table}' COLLATE NOCASE) "  # noqa: S608
             "FROM pragma_database_list WHERE name = 'main'"
         )
-
-    @classmethod
-    def insert_new(cls, table: Table) -> Any:
-        return insert(table).on_conflict_do_nothing()
-
-    @classmethod
-    def insert_or_add(
-        cls, table: Table, names: Sequence[str], rows: Select[Any], added: Sequence[str], replaced: Sequence[str]
-    ) -> Any:
-        new = insert(table).from_select(list(names), rows)
-        values = {name: table.c[name] + new.excluded[name] for name in added}
-        values |= {name: new.excluded[name] for name in replaced}
-        return new.on_conflict_do_update(index_elements=list(table.primary_key), set_=values)
 
     def too_old(self, connection: Connection) -> str | None:
         if sqlite3.sqlite_version_info < (3, 35):
