@@ -8,6 +8,7 @@ from psched.clock import monotonic
 from psched.execution.alerts import AlertThread, open_alert_threads
 from psched.execution.event_delivery import EventThread, open_event_threads
 from psched.execution.open_sections import OpenSection
+from psched.execution.periodic_thread import join_all
 
 STOPPING = 3.0
 """The maximum number of seconds that a stop waits for a running hook to end and for an answer to a sent request."""
@@ -28,8 +29,4 @@ class AlertAndEventThreads:
 
     def join(self, seconds: float | None = STOPPING) -> bool:
         """Wait up to `seconds` until all threads have ended; None: without limit. Return whether all have ended."""
-        end = None if seconds is None else monotonic() + seconds
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(None if end is None else max(0.0, end - monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return join_all(self._threads, None if seconds is None else monotonic() + seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from psched.backends import is_driver_error
 from psched.clock import monotonic
@@ -39,6 +39,10 @@ class PeriodicThread(threading.Thread):
         if not self._woken.is_set():  # the check is quicker than another `set` for each run during a tick
             self._woken.set()
 
+    def wake_if_idle(self) -> None:
+        if self.is_idle:
+            self.wake()
+
     def close(self) -> None:
         self._closed = True
         self._woken.set()
@@ -67,3 +71,14 @@ class PeriodicThread(threading.Thread):
                 self._woken.wait(max(0.0, begun + self.interval - monotonic()))
         if self._last is not None:
             self._last()
+
+
+def join_all(threads: Iterable[threading.Thread], end: float | None) -> bool:
+    """Wait until threads have ended, at the latest until `end` (monotonic). Return False if a thread is still running.
+
+    Threads that were never started count as ended.
+    """
+    running = [thread for thread in threads if thread.is_alive()]
+    for thread in running:
+        thread.join(None if end is None else max(0.0, end - monotonic()))
+    return not any(thread.is_alive() for thread in running)

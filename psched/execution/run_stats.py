@@ -228,10 +228,6 @@ class StatsWriter(PeriodicThread):
         super().__init__("run statistics", self.tick, MINUTE + self._delay, partial(write_rest, counter))
         counter.wake = self.wake_if_idle
 
-    def wake_if_idle(self) -> None:
-        if self.is_idle:
-            self.wake()
-
     def tick(self) -> bool:
         """Write the minutes that have ended. Return whether counts are left."""
         sections = self._counter.sections.values()
@@ -251,10 +247,6 @@ class CountReporter(PeriodicThread):
         self._send = send
         super().__init__("run statistics", self.tick, _REPORT_INTERVAL)
         counter.wake = self.wake_if_idle
-
-    def wake_if_idle(self) -> None:
-        if self.is_idle:
-            self.wake()
 
     def tick(self) -> bool:
         """Send the counts. Return whether there were counts to send."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from psched.acquisition.claimable_types import ClaimableTypes
 from psched.acquisition.task_source import Source
@@ -30,6 +30,7 @@ from psched.execution.healthcheck_pings import start_pings
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.open_sections import OpenSection
+from psched.execution.periodic_thread import join_all
 from psched.execution.run_stats import CountedTable, StatsWriter, run_counter
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.section_poller import PollTimer, SectionPoller
@@ -168,7 +169,7 @@ class SchedulerThreads:
         self._ready.set()
         self._releaser.stop()
         end = None if timeout is None else monotonic() + timeout
-        done = _join(self._threads, end)
+        done = join_all(self._threads, end)
         if not (done and self._close(end)) and not is_exiting:
             threading.Thread(target=self._close_when_done, name="psched close", daemon=True).start()
         return done
@@ -228,7 +229,7 @@ class SchedulerThreads:
         loop.run()
 
     def _close_when_done(self) -> None:
-        _join(self._threads, None)
+        join_all(self._threads, None)
         self._alert_and_event_threads.close()
         self._alert_and_event_threads.join(None)
         self._close(None)
@@ -243,7 +244,7 @@ class SchedulerThreads:
         for thread in self._periodic_threads:
             thread.close()
         self._alert_and_event_threads.close()
-        if not _join(self._periodic_threads, end) or not self._alert_and_event_threads.join(_left(end, STOPPING)):
+        if not join_all(self._periodic_threads, end) or not self._alert_and_event_threads.join(_left(end, STOPPING)):
             return False
         self._detach()
         self._close_pings()
@@ -257,11 +258,3 @@ class SchedulerThreads:
 def _left(end: float | None, most: float) -> float:
     """Return the seconds until `end` (monotonic), at most `most`."""
     return most if end is None else max(0.0, min(most, end - monotonic()))
-
-
-def _join(threads: Sequence[threading.Thread], end: float | None) -> bool:
-    """Wait until threads have ended, at the latest until `end` (monotonic). Return False if one is still running."""
-    for thread in threads:
-        if thread.is_alive():  # an interrupted start has not started all threads
-            thread.join(None if end is None else max(0.0, end - monotonic()))
-    return not any(thread.is_alive() for thread in threads)
