@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from psched.child.lazy_handler_child import LazyHandlerChild
+from psched.child.handler_child import LazyHandlerChild
 from psched.process.dispatch_socket import Connection, DispatchSocket
 
 LONG = 60.0
@@ -44,7 +44,7 @@ class RunningChild:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[OpenedChild] = []
         self._dispatch = DispatchSocket("host/test/1")
-        monkeypatch.setattr("psched.child.lazy_handler_child.HandlerChild", self._open)
+        monkeypatch.setattr("psched.child.handler_child.HandlerChild", self._open)
         spec: Any = SimpleNamespace(dispatch=self._dispatch, name="w1", dead=(), siblings=("w1",))
         nothing: Any = None
         self.child = LazyHandlerChild(spec, nothing, lambda message: None)
