@@ -11,7 +11,8 @@ from contextvars import copy_context
 from typing import Any, NamedTuple, TypeVar, cast
 
 from psched.clock import monotonic
-from psched.config import Settings
+from psched.config import SectionName, Settings
+from psched.errors import NotFoundError
 from psched.insight import Insight, open_insight
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules
@@ -76,21 +77,19 @@ class SharedState:
             return self._insight
 
     @property
-    def schedules(self) -> ScheduleCollection | None:
-        """The schedules, opened for changes; None if the configuration does not have this section."""
+    def schedules(self) -> ScheduleCollection:
+        """The schedules, opened for changes. Raises like `configured`."""
         with self._lock:
-            section = self.settings.schedules
-            if self._schedules is None and section is not None:
-                self._schedules = open_schedules(section, _holder())
+            if self._schedules is None:
+                self._schedules = open_schedules(configured(self.settings.schedules, "schedules"), _holder())
             return self._schedules
 
     @property
-    def queue(self) -> Queue | None:
-        """The queue, opened for changes; None if the configuration does not have this section."""
+    def queue(self) -> Queue:
+        """The queue, opened for changes. Raises like `configured`."""
         with self._lock:
-            section = self.settings.queue
-            if self._queue is None and section is not None:
-                self._queue = open_queue(section, _holder())
+            if self._queue is None:
+                self._queue = open_queue(configured(self.settings.queue, "queue"), _holder())
             return self._queue
 
     def answer(self, question: Hashable, seconds: float, ask: Callable[[], T], keep: float | None = None) -> T:
@@ -190,6 +189,13 @@ class SharedState:
             self._insight = self._schedules = self._queue = None
         for each in opened:
             each.close()
+
+
+def configured(found: T | None, section: SectionName) -> T:
+    """Return `found`. Raises NotFoundError if it is None, because the configuration does not have this section."""
+    if found is None:
+        raise NotFoundError(f"this configuration has no section `{section}`")
+    return found
 
 
 def _holder() -> str:

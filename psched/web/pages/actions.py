@@ -12,7 +12,6 @@ from starlette.responses import RedirectResponse, Response
 
 from psched.config import Section
 from psched.error_messages import ESCAPES
-from psched.errors import NotFoundError
 from psched.queue.queue import QueuedTask
 from psched.schedules.schedule import Schedule
 from psched.store import LeaseStore
@@ -36,8 +35,6 @@ OF_TASKS: Mapping[str, Callable[[QueuedTask], object]] = {
 
 def change_schedule(request: Request, shared: SharedState) -> Response:
     action, key = _asked(request, _OF_SCHEDULES)
-    if shared.schedules is None:
-        raise NotFoundError("this configuration has no section `schedules`")
     schedule = shared.schedules[key]
     record(request, shared.schedules.store, shared.settings.schedules, action, key)
     _OF_SCHEDULES[action](schedule)
@@ -46,8 +43,6 @@ def change_schedule(request: Request, shared: SharedState) -> Response:
 
 def change_task(request: Request, shared: SharedState) -> Response:
     action, key = _asked(request, OF_TASKS)
-    if shared.queue is None:
-        raise NotFoundError("this configuration has no section `queue`")
     task = shared.queue[key]
     record(request, shared.queue.store, shared.settings.queue, action, key)
     OF_TASKS[action](task)

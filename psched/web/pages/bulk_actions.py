@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from psched.clock import monotonic
 from psched.error_messages import InvalidValueError
-from psched.errors import NotFoundError, ScheduleError
+from psched.errors import ScheduleError
 from psched.insight import TaskInsight
 from psched.model import TaskFilter, TaskRow
 from psched.store import TaskStore
@@ -21,7 +21,7 @@ from psched.store.counts import Counted
 from psched.web.pages.actions import OF_TASKS, asked_action, record
 from psched.web.pages.tasks import POSSIBLE, tasks_of, wanted_tasks
 from psched.web.rendering import page, path
-from psched.web.shared_state import SharedState
+from psched.web.shared_state import SharedState, configured
 
 _MOST = 1000
 """The maximum number of tasks of one portion. Tasks are also counted only up to this number."""
@@ -49,9 +49,7 @@ def act(request: Request, shared: SharedState) -> Response:
     """Perform the action on a portion of the tasks, and redirect to the remaining tasks."""
     given = {name: unquote(values[0]) for name, values in request.state.form.items()}
     action, wanted = _asked(request, given)
-    section = shared.settings.queue
-    if shared.queue is None or section is None:
-        raise NotFoundError("this configuration has no section `queue`")
+    section = configured(shared.settings.queue, "queue")
     shown = {name: value for name, value in wanted.items() if value is not None}
     about = ", ".join(f"{name} {value}" for name, value in shown.items())
     record(request, shared.queue.store, section, action, "", f"all tasks with {about}, at most {_MOST}")

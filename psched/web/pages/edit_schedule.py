@@ -121,8 +121,6 @@ def ask(request: Request, shared: SharedState) -> Response:
 def act(request: Request, shared: SharedState) -> Response:
     """Make a change that was shown before, if the schedule still has the same version."""
     action = asked_action(request, {_MODIFY: None}, _MODIFY)
-    if shared.schedules is None:
-        raise NotFoundError("this configuration has no section `schedules`")
     table, key = schedules_of(shared), unquote(field(request, "key"))
     given = {each.name: unquote(field(request, each.name)) for each in _FIELDS if each.name in request.state.form}
     version = parsed(field(request, "version"), int, "version must be a whole number")

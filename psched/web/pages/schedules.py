@@ -13,7 +13,7 @@ from starlette.responses import Response
 from psched.cron.explanation import in_words
 from psched.cron.zones import load_zone
 from psched.error_messages import InvalidValueError, shown
-from psched.errors import ConfigError, NotFoundError, NotSupportedError
+from psched.errors import ConfigError, NotSupportedError
 from psched.insight import Page, ScheduleInsight
 from psched.model import Policy, Rule, ScheduleRow
 from psched.schedules import rule_occurrences
@@ -23,7 +23,7 @@ from psched.store.ledger import Change, LedgerRow
 from psched.time_text import local_time
 from psched.web.charts import columns
 from psched.web.rendering import duration, page
-from psched.web.shared_state import SharedState
+from psched.web.shared_state import SharedState, configured
 from psched.web.visitor_input import parse_span, parsed, whole_number
 
 _PAGE = 25
@@ -66,9 +66,7 @@ class Version:
 
 def schedules_of(shared: SharedState) -> ScheduleInsight:
     """Return the queries about schedules. Raises NotFoundError if there is no such section."""
-    if shared.insight.schedules is None:
-        raise NotFoundError("this configuration has no section `schedules`")
-    return shared.insight.schedules
+    return configured(shared.insight.schedules, "schedules")
 
 
 def schedules(request: Request, shared: SharedState) -> Response:

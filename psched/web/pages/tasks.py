@@ -10,14 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from psched.error_messages import InvalidValueError
-from psched.errors import NotFoundError, NotSupportedError
+from psched.errors import NotSupportedError
 from psched.insight import RunRates, TaskInsight
 from psched.model import TASK_STATUSES
 from psched.store.counts import DueUsers, TypeCounts
 from psched.web.charts import troubled
 from psched.web.pages.schedules import done
 from psched.web.rendering import page
-from psched.web.shared_state import SharedState
+from psched.web.shared_state import SharedState, configured
 
 POSSIBLE: Final[Mapping[str | None, tuple[str, ...]]] = {
     "waiting": ("cancel", "delete"),
@@ -45,9 +45,7 @@ class OfType:
 
 def tasks_of(shared: SharedState) -> TaskInsight:
     """Return the queries about tasks. Raises NotFoundError if there is no such section."""
-    if shared.insight.tasks is None:
-        raise NotFoundError("this configuration has no section `queue`")
-    return shared.insight.tasks
+    return configured(shared.insight.tasks, "queue")
 
 
 def queue(request: Request, shared: SharedState) -> Response:
