@@ -12,7 +12,7 @@ import click
 from psched import cron as crons
 from psched.cli.completion import completed_keys
 from psched.cli.formatting import json_lines, printable, with_local_times, write
-from psched.cli.options import WALL_DATE, Chosen, common_options, refuse_key
+from psched.cli.options import WALL_DATE, Chosen, check_cron_or_key, common_options, dialect_and_zone
 from psched.cli.sections import opened
 from psched.cron.explanation import DateVerdict, day_in, in_words, why
 from psched.cron.zones import load_zone
@@ -52,20 +52,13 @@ def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | N
     --json prints an object with cron, timezone and words; with --at also matches, reasons and occurrences (time, local,
     utc, note); with --key and --at also runs (scheduled_time, outcome, detail, started, ended).
     """
-    if (cron is None) == (key is None):
-        raise click.UsageError("give either a cron expression or --key KEY")
-    if key is None:
-        assert cron is not None
-        refuse_key(cron)
-        section = chosen.settings().schedules if chosen.config or chosen.file.exists() else None
-        dialect = crons.DIALECTS[0] if section is None else section.cron_dialect
-        configured = "UTC" if section is None else section.timezone
-        _show(chosen, Rule(cron, configured if timezone is None else timezone), dialect, at)
+    check_cron_or_key(cron, key, timezone)
+    if cron is not None:
+        dialect, zone = dialect_and_zone(chosen, timezone)
+        _show(chosen, Rule(cron, zone), dialect, at)
         return
-    if timezone is not None:
-        raise click.UsageError("--timezone cannot be combined with --key: a schedule has its own zone")
     with opened(chosen) as schedules:
-        rule, policy, runs = _definition_and_runs(schedules, key, at)
+        rule, policy, runs = _definition_and_runs(schedules, str(key), at)
         _show(chosen, rule, schedules.cron_dialect, at, policy, runs)
 
 

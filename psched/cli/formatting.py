@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
+from psched.atomic_write import write_atomically
 from psched.error_messages import ESCAPES
 from psched.payload import encode
 from psched.time_text import local_datetime, local_time
@@ -54,6 +56,14 @@ class ListColumns:
 def write(lines: Iterable[str]) -> None:
     for line in lines:
         sys.stdout.write(f"{line}\n")
+
+
+def write_file(path: Path, parts: Iterable[str], replace: bool) -> None:
+    """Write a file. Raises ValueError if the file exists and `replace` is false."""
+    try:
+        write_atomically(path, parts, replace=replace)
+    except FileExistsError:
+        raise ValueError(f"{path} exists; choose another file with --output, or replace it with --force") from None
 
 
 def write_rows(

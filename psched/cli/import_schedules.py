@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from psched.application.loader import find, import_file, import_module
-from psched.atomic_write import write_atomically
-from psched.cli.formatting import fields_of, json_lines, local_iso, printable, write, write_object
+from psched.cli.formatting import fields_of, json_lines, local_iso, printable, write, write_file, write_object
 from psched.cli.import_from_json import import_json
 from psched.cli.options import INCLUDE, WHOLE_TIME, Chosen, common_options, count, read_source
 from psched.cli.options_before_command import CommandGroup
@@ -246,7 +245,7 @@ def _finish(
     if output == "-":
         click.echo(text, nl=False)
     else:
-        _write(Path(output), text, force)
+        write_file(Path(output), [text], force)
     if chosen.json:
         if output != "-":
             write(json_lines(map(_as_json, reported)))
@@ -260,13 +259,6 @@ def _finish(
         *lines(imported, reported),
     ):
         click.echo(line, err=output == "-")
-
-
-def _write(path: Path, text: str, force: bool) -> None:
-    try:
-        write_atomically(path, [text], replace=force)
-    except FileExistsError:
-        raise ValueError(f"{path} exists; choose another file with --output, or replace it with --force") from None
 
 
 def _as_json(each: Reported) -> dict[str, Any]:

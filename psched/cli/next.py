@@ -14,7 +14,7 @@ import click
 from psched import cron as crons
 from psched.cli.completion import completed_keys
 from psched.cli.formatting import KEPT, fitted, json_lines, write
-from psched.cli.options import WHOLE_TIME, Chosen, common_options, count, refuse_key
+from psched.cli.options import WHOLE_TIME, Chosen, check_cron_or_key, common_options, count, dialect_and_zone
 from psched.cli.sections import opened
 from psched.cron.zones import load_zone
 from psched.schedules import rule_occurrences
@@ -57,12 +57,7 @@ def next_(
     --json prints one array of objects with time (unix seconds), local and utc (ISO 8601) and note (often empty); with
     --key also run_time (unix seconds).
     """
-    if (cron is None) == (key is None):
-        raise click.UsageError("give either a cron expression or --key KEY")
-    if cron is not None:
-        refuse_key(cron)
-    if key is not None and timezone is not None:
-        raise click.UsageError("--timezone cannot be combined with --key: a schedule has its own zone")
+    check_cron_or_key(cron, key, timezone)
     found = (
         _of_expression(chosen, cron, timezone, number, start)
         if cron is not None
@@ -95,10 +90,7 @@ def next_(
 
 
 def _of_expression(chosen: Chosen, cron: str, timezone: str | None, number: int, start: int | None) -> _Found:
-    section = chosen.settings().schedules if chosen.config or chosen.file.exists() else None
-    dialect = crons.DIALECTS[0] if section is None else section.cron_dialect
-    configured = "UTC" if section is None else section.timezone
-    zone = configured if timezone is None else timezone
+    dialect, zone = dialect_and_zone(chosen, timezone)
     found = crons.occurrences(cron, int(time.time()) if start is None else start, zone, number, dialect)
     warning = crons.excessive_step(cron, dialect)
     if warning is not None:

@@ -25,6 +25,7 @@ from psched.application.loader import load_modules
 from psched.config import SectionName, Settings, default_file, load
 from psched.config.urls import is_in_memory
 from psched.config.validators import folders, required
+from psched.cron import DIALECTS, CronDialect
 from psched.error_messages import ESCAPES, shown
 from psched.errors import ConfigError
 from psched.payload import long_number
@@ -414,10 +415,25 @@ def read_source(path: str) -> tuple[str, str]:
         raise ValueError(f"{name}: data is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
 
 
-def refuse_key(cron: str) -> None:
-    """Raise UsageError for an expression of one word, which is probably the key of a schedule."""
-    if len(cron.split()) == 1 and not cron.startswith("@"):
+def check_cron_or_key(cron: str | None, key: str | None, timezone: str | None) -> None:
+    """Raise UsageError unless the command line gives a cron expression, or the key of a schedule without a zone."""
+    if (cron is None) == (key is None):
+        raise click.UsageError("give either a cron expression or --key KEY")
+    if cron is not None and len(cron.split()) == 1 and not cron.startswith("@"):
         raise click.UsageError(f"{shown(cron)} is not a cron expression; to name a schedule, give --key")
+    if key is not None and timezone is not None:
+        raise click.UsageError("--timezone cannot be combined with --key: a schedule has its own zone")
+
+
+def dialect_and_zone(chosen: Chosen, timezone: str | None) -> tuple[CronDialect, str]:
+    """Return the cron dialect and the time zone of an expression: the configuration's, if there is one.
+
+    `timezone`: the zone that the command line gives, or None.
+    """
+    section = chosen.settings().schedules if chosen.config or chosen.file.exists() else None
+    dialect = DIALECTS[0] if section is None else section.cron_dialect
+    configured = "UTC" if section is None else section.timezone
+    return dialect, configured if timezone is None else timezone
 
 
 def parse_data(text: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import click
 
 from psched.application import ApplicationSpec, load
 from psched.atomic_write import write_atomically
-from psched.cli.formatting import json_line, local_iso, printable, short_time, with_local_times, write
+from psched.cli.formatting import json_line, local_iso, printable, short_time, with_local_times, write, write_file
 from psched.cli.options import MOMENT, PREFIX, Chosen, When, common_options, count, read_source
 from psched.cli.sections import opened, required_section
 from psched.errors import ConfigError
@@ -253,10 +253,7 @@ def export(
     if output == "-":
         write(lines)
         return
-    try:
-        write_atomically(Path(output), (f"{line}\n" for line in lines), replace=force)
-    except FileExistsError:
-        raise ValueError(f"{output} exists; choose another file with --output, or replace it with --force") from None
+    write_file(Path(output), (f"{line}\n" for line in lines), force)
 
 
 def _plain(definition: NewSchedule) -> dict[str, Any]:
