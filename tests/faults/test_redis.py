@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ from faultlab.proxy import Proxy
 from faultlab.redis import Redis
 from faultlab.servers import PASSWORD
 from psched.clock import boottime
-from psched.errors import ScheduleError
-from psched.model import Claim, TaskFilter
-from psched.store import ScheduleStore
+from psched.model import TaskFilter
+from tests.faults.dead_connections import Held, see_that_it_is_unavailable
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, keys_of, soon, unless_away
 from tests.stores.queue.bench import QueueBench
 from tests.stores.rows import RedisRows
@@ -44,30 +43,6 @@ def bench(own: Redis, tmp_path: Path) -> Iterator[Bench]:
         yield bench
     finally:
         bench.close()
-
-
-class Held:
-    """One store for each method, each with its own connection, which may be dead when the method is called."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.stores = [bench.open("host/1/same") for _ in range(9)]
-        self.claims: list[Claim] = self.stores[0].acquire(4, 100)
-        for store in self.stores:
-            store.now()
-
-    def use_every_verb(self) -> None:
-        acquire, extend, release, retry, advance, get, add, list_, now = self.stores
-        released, retried, advanced, extended = self.claims
-        assert keys_of(acquire.acquire(10, 100)) == ["key4"]
-        assert extend.extend([extended.lease], 100) != [None]
-        release.release(released.lease, soon())
-        retry.retry(retried.lease, 100, "error", soon())
-        assert advance.advance(advanced, FAR_OFF, FAR_OFF, soon()) is None
-        assert get.get("key0") is not None
-        self.bench.add(add, "new")
-        assert len(list(list_.list())) == 6
-        assert now.now() > LONG_AGO
 
 
 def test_a_server_that_was_restarted_and_knows_no_script_is_no_error(own: Redis, bench: Bench) -> None:
@@ -136,14 +111,6 @@ def test_a_server_that_is_away_is_reported_as_such_and_settling_waits_for_it(own
     later.join()
     store.release(a.lease, soon())
     assert keys_of(store.acquire(1, 100)) == ["key2"]
-
-
-def see_that_it_is_unavailable(store: ScheduleStore, call: Callable[..., object], *arguments: object) -> None:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own, whichever it is
-        call(*arguments)
-    assert not isinstance(caught.value, ScheduleError), "a database error was renamed"
-    assert store.is_unavailable(caught.value), repr(caught.value)
-    assert PASSWORD not in f"{caught.value} {caught.value!r}"
 
 
 @contextlib.contextmanager

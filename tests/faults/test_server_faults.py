@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -14,11 +14,11 @@ import pytest
 import sqlalchemy as sa
 
 from faultlab.mariadb import MariaDB
-from faultlab.servers import PASSWORD, Server
+from faultlab.servers import Server
 from psched.clock import boottime
-from psched.errors import ScheduleError
 from psched.model import Claim, Lease
 from psched.store import ScheduleStore
+from tests.faults.dead_connections import Held, see_that_it_is_unavailable
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, keys_of, soon, unless_away
 from tests.stores.databases import SERVER_PAIRS
 
@@ -36,42 +36,12 @@ def test_a_server_that_was_restarted_between_two_calls_is_no_error(own_server: S
             bench.open().create_tables()
             bench.fill(bench.open(), [f"key{n}" for n in range(5)], lambda i: LONG_AGO + i)
             bench.close()
-        claims = {bench.type: Held.take(bench) for bench in benches}
+        claims = {bench.type: Held(bench) for bench in benches}
         own_server.kill()
         own_server.start()
         for bench in benches:
             claims[bench.type].use_every_verb()
             bench.close()
-
-
-class Held:
-    """One store for each method, each with its own connection, which is dead when the method is called."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.stores = [bench.open("host/1/same") for _ in range(9)]
-        self.claims: list[Claim] = []
-
-    @classmethod
-    def take(cls, bench: Bench) -> Held:
-        held = cls(bench)
-        held.claims = held.stores[0].acquire(4, 100)
-        for store in held.stores:
-            store.now()
-        return held
-
-    def use_every_verb(self) -> None:
-        acquire, extend, release, retry, advance, get, add, list_, now = self.stores
-        released, retried, advanced, extended = self.claims
-        assert keys_of(acquire.acquire(10, 100)) == ["key4"]
-        assert extend.extend([extended.lease], 100) != [None]
-        release.release(released.lease, soon())
-        retry.retry(retried.lease, 100, "error", soon())
-        assert advance.advance(advanced, FAR_OFF, FAR_OFF, soon()) is None
-        assert get.get("key0") is not None
-        self.bench.add(add, "new")
-        assert len(list(list_.list())) == 6
-        assert now.now() > LONG_AGO
 
 
 def test_a_server_that_is_away_is_reported_as_such_and_settling_waits_for_it(own_server: Server) -> None:
@@ -96,14 +66,6 @@ def test_a_server_that_is_away_is_reported_as_such_and_settling_waits_for_it(own
             bench.close()
 
 
-def see_that_it_is_unavailable(store: ScheduleStore, call: Callable[..., object], *arguments: object) -> None:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own, whichever it is
-        call(*arguments)
-    assert not isinstance(caught.value, ScheduleError), "a database error was renamed"
-    assert store.is_unavailable(caught.value), repr(caught.value)
-    assert PASSWORD not in f"{caught.value} {caught.value!r}"
-
-
 @in_sql
 def test_an_error_of_our_own_making_does_not_pass_by_itself(bench: Bench, store: ScheduleStore) -> None:
     bench.execute("DROP TABLE {table}")
@@ -116,7 +78,7 @@ def test_an_error_of_our_own_making_does_not_pass_by_itself(bench: Bench, store:
 @in_sql
 def test_a_session_killed_by_the_server_is_replaced(server: Server, bench: Bench) -> None:
     bench.fill(bench.open(), [f"key{n}" for n in range(5)], lambda i: LONG_AGO + i)
-    held = Held.take(bench)
+    held = Held(bench)
     kill_sessions(server, bench)
     held.use_every_verb()
 
