@@ -11,12 +11,14 @@ import sqlalchemy as sa
 
 from psched.acquisition.task_source import Source
 from psched.application import Application
+from psched.backends.rdb import fair_acquire
+from psched.backends.rdb.next_due import DueTimes
 from psched.execution.batch_size import BatchSizer
 from psched.execution.section_poller import PollTimer, SectionPoller
 from psched.model import LeaseTimes
 from psched.queue.settlement import TaskSettlement
 from psched.store import TaskStore
-from tests.stores.bench import FAR_OFF, soon
+from tests.stores.bench import FAR_OFF, keys_of, soon
 from tests.stores.databases import DATABASES
 from tests.stores.queue.bench import QueueBench, keys_in
 
@@ -64,6 +66,32 @@ def test_an_idle_poll_is_one_statement_and_takes_nothing(bench: QueueBench, stor
             assert len(statements) == 1, statements
             assert statements[0].lstrip().startswith("SELECT")
     poller.close()
+
+
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_the_first_task_after_a_rest_does_not_wait_for_a_search_for_other_priorities(
+    ours: QueueBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Hands()
+    monkeypatch.setattr(fair_acquire, "monotonic", clock)
+    searches: list[object] = []
+    bands = DueTimes.bands
+
+    def noted(due_times: DueTimes, connection: sa.Connection) -> tuple[int, ...]:
+        searches.append(connection)
+        return bands(due_times, connection)
+
+    monkeypatch.setattr(DueTimes, "bands", noted)
+    store = ours.queue()
+    for key in ("first", "second"):
+        ours.submit(store, [key])
+        claims = store.acquire(10, 100)
+        assert keys_of(claims) == [key]
+        assert searches == []
+        store.retire_many(claims, "finished", 300, soon())
+        assert store.acquire(10, 100) == []
+        clock.time += 60
+        searches.clear()
 
 
 class Ticking(Hands):
