@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from psched.backends.rdb import open_stores
-from psched.backends.sql.compiled_statements import cached_on_class
+from psched.backends.sql.compiled_statements import CompiledText, cached_on_class
 from psched.store import Stores, StoreSettings
 
 
@@ -61,3 +61,8 @@ def test_stores_on_tables_of_the_same_names_share_their_sql_and_nothing_else(tmp
         assert first.lease_statements is second.lease_statements
         assert first.lease_statements is not other.lease_statements
         assert first._database is not second._database
+
+
+def test_a_driver_gets_only_the_values_that_a_statement_uses() -> None:
+    statement = CompiledText("SELECT %(key)s, %(limit)s", None, ("key", "limit"), {"limit": 5})
+    assert statement.parameters({"key": "a", "type_0": "t"}) == {"key": "a", "limit": 5}

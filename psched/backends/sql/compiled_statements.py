@@ -149,11 +149,12 @@ class Compilable(Protocol):
 class CompiledText:
     """A statement in the driver's form: its text, the names of its parameters, and their constant values.
 
-    `places`: the names in the order of the parameters; None if the driver takes parameters by name.
+    `places`: the names in the order of the parameters; None if the driver takes parameters by name. `names`: all names.
     """
 
     text: str
     places: tuple[str, ...] | None
+    names: tuple[str, ...]
     constants: Mapping[str, Any]
 
     @classmethod
@@ -163,12 +164,18 @@ class CompiledText:
         values = {**dict.fromkeys(compiled.bind_names.values()), **constants, **({"keys": [""] * keys} if keys else {})}
         expanded = compiled.construct_expanded_state(values, escape_names=False)
         places = None if expanded.positiontup is None else tuple(expanded.positiontup)
-        return cls(expanded.statement, places, constants)
+        return cls(expanded.statement, places, tuple(expanded.parameters), constants)
 
     def parameters(self, values: Mapping[str, Any]) -> Any:
-        """Return the parameters in the driver's form."""
+        """Return the parameters in the driver's form.
+
+        Values that the statement does not use are left out. With more than 50 values psycopg would parse the statement
+        at each execution, which takes 0.1 ms (2026-11-29).
+        """
         everything = {**self.constants, **values} if self.constants else values
-        return everything if self.places is None else tuple(map(everything.__getitem__, self.places))
+        if self.places is None:
+            return {name: everything[name] for name in self.names}
+        return tuple(map(everything.__getitem__, self.places))
 
 
 class Statement:
