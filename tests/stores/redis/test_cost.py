@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from psched.model import NewTask, ScheduleRow, TaskFilter, TaskRow
+from psched.model import Claim, NewTask, ScheduleRow, TaskFilter, TaskRow
 from psched.store import ScheduleStore, TaskStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 from tests.stores.queue.bench import QueueBench
@@ -59,6 +59,21 @@ def test_idle_polls_of_a_queue_cost_next_to_nothing(tasks: QueueBench, queue: Ta
     assert queue.acquire(10, 100) == []
     assert cost(tasks, lambda: queue.acquire(10, 100)) <= TO_LOOK
     assert cost(tasks, queue.next_due) <= TO_LOOK
+
+
+def test_wanted_types_without_rows_cost_nothing(
+    bench: Bench, store: ScheduleStore, tasks: QueueBench, queue: TaskStore
+) -> None:
+    types = [f"type{n}" for n in range(64)]
+    queue.submit([NewTask("key", "type7")])
+    bench.add(store, "key")
+    found: list[Claim] = []
+    assert cost(tasks, lambda: queue.next_due(types)) <= TO_LOOK
+    assert cost(tasks, lambda: found.extend(queue.acquire(10, 100, types))) <= TO_LOOK + TO_TAKE
+    assert keys_of(found) == ["key"]
+    assert cost(tasks, lambda: queue.acquire(10, 100, types)) <= 2 * TO_LOOK
+    assert cost(bench, lambda: store.next_due(types)) <= TO_LOOK
+    assert cost(bench, lambda: store.acquire(10, 100, types)) <= TO_LOOK + TO_TAKE
 
 
 def test_taking_tasks_without_user_costs_what_it_takes(tasks: QueueBench, queue: TaskStore) -> None:

@@ -306,6 +306,7 @@ end
 undo_acquires(holder, undone)
 -- Rows of all types are moved at once. Expired runs of other types use room of the same users.
 local has_more = move_rows({''})
+types = types_with_rows(types)  -- now, because a moved row may be the first of its type
 if has_more and types[1] ~= '' then
   move_rows(types)
 end

@@ -70,8 +70,8 @@ local ROUNDS = 6  -- rounds of reading
 local limit, ahead, holder, number = tonumber(ARGV[1]), ARGV[3] == '1', ARGV[4], ARGV[5]
 local ends = now + tonumber(ARGV[2])
 local undone, place = read_list(6)
-local types = read_list(place)
 undo_acquires(holder, undone)
+local types = types_with_rows(read_list(place))
 if call('EXISTS', T .. 'applying') == 1 then
   return {}
 end
