@@ -506,7 +506,7 @@ class Fetcher:
                 poller.ignore_wakeups()
         if self._fetched or self._dead or self._sweep_at < math.inf:
             pause = min(pause, _PATIENCE)
-        connections = [child.connection for child in self._children.values() if child.connection.is_open]
+        connections = [child.connection for child in self._children.values() if child.connection.may_receive]
         if any(connection.has_unsent for connection in connections):
             pause = min(pause, _UNSENT)
         others = [self._dispatch.fileno(), *(connection.fileno() for connection in connections)]

@@ -58,6 +58,11 @@ class Connection:
         return self.is_open and bool(self._unsent)
 
     @property
+    def may_receive(self) -> bool:
+        """Whether `receive` may yield messages. True even after a failed `send`, until all messages are received."""
+        return not self._is_closed
+
+    @property
     def has_ended(self) -> bool:
         """Whether the process at the other end is gone and no more messages can be received."""
         try:

@@ -961,6 +961,40 @@ def test_a_row_of_which_a_child_received_only_a_part_goes_to_another(bench: Benc
     assert bench.queue.released == []
 
 
+@pytest.mark.parametrize("leaves", [True, False], ids=["left", "died"])
+def test_the_last_messages_of_a_child_arrive_though_a_row_could_not_be_sent_to_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    keys = bench.queue.add(3)
+    bench.turn()
+    assert child.receive() == keys
+    child.run(keys)
+    bench.turn(0.0)
+    fetch = bench.queue.source.fetch_multi
+
+    def leave_meanwhile(*args: object, **kwargs: object) -> object:
+        child.return_(keys)
+        if leaves:
+            child.connection.send(("left",))
+        assert list(child.connection.receive_last()) == []
+        return fetch(*args, **kwargs)
+
+    newer = bench.queue.add(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.queue.source, "fetch_multi", leave_meanwhile)
+        bench.turn()
+    other = bench.child("w2")
+    bench.turn(0.0)
+    came = other.receive()
+    assert came == [*keys, *newer]
+    bench.turn(0.0)
+    assert bench.fetcher is not None
+    assert [each.pid for each in bench.fetcher.processes()] == [1] * (1 if leaves else 2)
+
+
 def test_a_child_that_has_left_is_forgotten(bench: Bench) -> None:
     child = bench.child("w1")
     bench.start()
