@@ -10,8 +10,6 @@ import pytest
 import redis
 import sqlalchemy as sa
 
-from psched.backends.redis.client import IdleConnections
-
 Observer = Callable[[str], None]
 """Called with a statement, or with a command and its first argument. An error that it raises goes to the store."""
 
@@ -40,24 +38,22 @@ def _hooked(observe: Observer, after: bool) -> Iterator[None]:
                 cursor.fetchall()  # SQLite executes the whole statement only then
             raise
 
-    def observed(execute: Callable[..., Any], first: int) -> Callable[..., Any]:
-        def on_redis(*arguments: Any, **options: Any) -> Any:
-            command = " ".join(str(word) for word in arguments[first : first + 2])
-            if not after:
-                observe(command)
-            answer = execute(*arguments, **options)
-            if after:
-                observe(command)
-            return answer
+    execute = redis.Redis.execute_command
 
-        return on_redis
+    def on_redis(client: Any, *words: Any, **options: Any) -> Any:
+        command = " ".join(str(word) for word in words[:2])
+        if not after:
+            observe(command)
+        answer = execute(client, *words, **options)
+        if after:
+            observe(command)
+        return answer
 
     event = "after_cursor_execute" if after else "before_cursor_execute"
     sa.event.listen(sa.Engine, event, on_sql)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(redis.Redis, "execute_command", observed(redis.Redis.execute_command, 1))
-            patch.setattr(IdleConnections, "execute", observed(IdleConnections.execute, 2))
+            patch.setattr(redis.Redis, "execute_command", on_redis)
             yield
     finally:
         sa.event.remove(sa.Engine, event, on_sql)
