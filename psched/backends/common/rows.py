@@ -249,8 +249,9 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
 def _usual_schedule(status: Any, node: Any, max_data_size: int, values: Sequence[Any]) -> ScheduleRow | None:
     """Return the schedule of a usual row; None for any other row. `values`: those of the columns `_USUAL`.
 
-    A usual row is valid, was never paused, has no extra run, and its rule has no options. For speed, it is checked in
-    one pass. Any other row is read column by column, so that its problem names the column.
+    A usual row is valid, was never paused, has no extra run, and its rule has no options. It is checked in one pass,
+    which takes less than half as long (12 instead of 27 µs, 2026-11-29). Any other row is read column by column, so
+    that its problem names the column.
     """
     key, fence, due, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = values
     *apart, catch_up, lateness, alert, most, options, owner, version = rest
@@ -526,7 +527,8 @@ _LIMITS = {int, type(None)}
 def claimed_task(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
     """Return a task that `holder` has just leased. `row`: the values of the columns `CLAIMED_OF_TASK`.
 
-    For speed, a valid row whose data is not compressed is checked in one pass. Any other row is read column by column.
+    A valid row whose data is not compressed is checked in one pass, which takes half as long (7 instead of 12 µs,
+    2026-11-29). Any other row is read column by column.
     """
     lease = Lease(row[0], row[2], row[3] / 1000, bool(row[_CANCELLED]), row[4], row[5])
     task = _plain_task(holder, max_data_size, row)
