@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from django.db import connections
 from sqlalchemy import URL
 
 from psched.config import SectionName, Settings, from_mapping
+from psched.contrib.new_process import printed_configuration
 from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
@@ -43,8 +43,6 @@ _ABOUT_DJANGO = {
 }  # fmt: skip
 """OPTIONS of DATABASES that affect only Django's own connections."""
 _SSL_MODES = {"VERIFY_IDENTITY": "full", "VERIFY_CA": "ca", "REQUIRED": "none"}
-_PATIENCE = 60
-"""The maximum number of seconds in which a new process may import the settings."""
 
 
 def settings() -> Settings:
@@ -111,16 +109,7 @@ def _load_here(file: Path, environment: str | None, reader: SectionName) -> Sett
 
 
 def _load_in_new_process(file: Path, environment: str | None, reader: SectionName) -> Settings:
-    command = [sys.executable, "-m", __name__]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"{file}: the settings were not imported within {_PATIENCE} s") from None
-    if done.returncode:
-        raise ConfigError(
-            done.stderr.strip() or f"{file}: importing the settings ended with exit status {done.returncode}"
-        )
-    content, base, found = json.loads(done.stdout.splitlines()[-1])
+    content, base, found = printed_configuration(__name__, f"the settings {file}")
     return _located(_structured(content, base), Path(found), file, environment)
 
 

@@ -5,8 +5,6 @@ The master imports no application.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,11 +15,9 @@ from psched.cli.main import psched
 from psched.cli.options import Chosen
 from psched.config import SectionName, Settings, from_mapping, load
 from psched.contrib.flask import is_named
-from psched.errors import ConfigError
+from psched.contrib.new_process import printed_configuration
 
 _CHILD_SETUP = "psched.contrib.flask.child_setup"
-_PATIENCE = 60
-"""The maximum number of seconds in which a new process may import the application."""
 
 
 def _load(file: Path, environment: str | None, reader: SectionName) -> Settings:
@@ -31,16 +27,7 @@ def _load(file: Path, environment: str | None, reader: SectionName) -> Settings:
 
 
 def _load_in_new_process(environment: str | None, reader: SectionName) -> Settings:
-    command = [sys.executable, "-m", "psched.contrib.flask.print_configuration"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"the Flask application was not imported within {_PATIENCE} s") from None
-    if done.returncode:
-        raise ConfigError(
-            done.stderr.strip() or f"importing the Flask application ended with exit status {done.returncode}"
-        )
-    given, root_path = json.loads(done.stdout.splitlines()[-1])
+    given, root_path = printed_configuration("psched.contrib.flask.print_configuration", "the Flask application")
     if isinstance(given, str):
         return load(given, environment, reader)
     return evolve(from_mapping(given, Path(root_path), environment, reader), path=Path(root_path))

@@ -21,9 +21,6 @@ from psched.errors import ConfigError
 class ClickCommand(BaseCommand):
     """Passes its arguments unparsed to a program, whose configuration is from Django's settings."""
 
-    program: str
-    """The module that runs the program in a process of its own."""
-
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the command and exit. Leaves out `--settings` and `--pythonpath`, which manage.py has already handled."""
         parser = CommandParser(add_help=False, allow_abbrev=False)
