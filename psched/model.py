@@ -461,8 +461,6 @@ Row = ScheduleRow | TaskRow
 
 WORKER_DIED = "the worker died during this run"
 """The error of a run whose worker died of an unknown cause."""
-OUT_OF_MEMORY = "the worker was killed by the kernel for lack of memory during this run"
-"""The error of a run whose worker was killed by the kernel."""
 
 
 def worker_died(end: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from faultlab.prerequisites import not_run
-from psched.model import OUT_OF_MEMORY, worker_died
+from psched.model import worker_died
 from psched.supervisor.child import OomKills, find_oom_counter
 from tests.daemon.harness import Daemon, wait_for
 
@@ -112,11 +112,12 @@ def test_an_out_of_memory_kill_is_logged_and_the_task_backs_off(
         application.write(EATS)
     daemon.start(preexec_fn=narrow)
     daemon.add("s1", "eat")
-    daemon.wait_for_log("was killed by the kernel for lack of memory while running schedules:s1; replacing it", 2)
+    end = "was killed by the kernel for lack of memory"
+    daemon.wait_for_log(f"{end} while running schedules:s1; replacing it", 2)
     first, second = daemon.traces("began")[:2]
     assert second["at"] - first["at"] > 1
     with daemon.schedules() as schedules:
-        daemon.wait_for(lambda: getattr(schedules.store.get("s1"), "last_error", None) == OUT_OF_MEMORY)
+        daemon.wait_for(lambda: getattr(schedules.store.get("s1"), "last_error", None) == worker_died(end))
         schedules["s1"].delete()
     daemon.stop()
 

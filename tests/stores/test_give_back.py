@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from psched.errors import PreemptedError
-from psched.model import OUT_OF_MEMORY, WORKER_DIED
+from psched.model import WORKER_DIED, worker_died
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 
@@ -48,10 +48,11 @@ def test_what_ended_the_worker_is_kept_with_what_it_was_running(
 ) -> None:
     bench.fill(store, ["a", "b"], lambda i: LONG_AGO + i)
     dead.acquire(2, 100)
-    store.give_back(DEAD, ["a"], 300, OUT_OF_MEMORY)
+    error = worker_died("was killed by SIGSEGV")
+    store.give_back(DEAD, ["a"], 300, error)
     if not bench.compat:
         rows = [store.get(key) for key in ("a", "b")]
-        assert [row and row.last_error for row in rows] == [OUT_OF_MEMORY, None]
+        assert [row and row.last_error for row in rows] == [error, None]
 
 
 def test_nothing_is_given_back_twice(bench: Bench, store: ScheduleStore, dead: ScheduleStore) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.model import OUT_OF_MEMORY
+from psched.model import worker_died
 from tests.daemon.harness import wait_for
 from tests.systemd.machine import Machine
 from tests.systemd.service import Service, follow_documents
@@ -220,7 +220,8 @@ def test_a_worker_that_is_killed_for_its_memory_is_replaced_and_the_service_goes
     service.wait_for_trace("short")
     main = service.machine.main("pschedd")
     service.psched("add", "e1", "eats", "0 0 1 1 *", "{}", "-s", "2026-01-01T00:00Z")
-    wait_for(lambda: service.shown("e1")["last_error"] == OUT_OF_MEMORY, service.explain)
+    error = worker_died("was killed by the kernel for lack of memory")
+    wait_for(lambda: service.shown("e1")["last_error"] == error, service.explain)
     service.psched("delete", "e1")
     service.forget_traces()
     service.wait_for_trace("short")
