@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -29,29 +29,22 @@ class _QuotingDumper(yaml.SafeDumper):
 _QuotingDumper.add_representer(str, _QuotingDumper.represent_str)
 
 
-def schedules_text(
-    owner: str, schedules: Iterable[NewSchedule], comments: Mapping[str, Sequence[str]] | None = None
-) -> Iterator[str]:
+def schedules_text(owner: str, schedules: Sequence[NewSchedule]) -> Iterator[str]:
     """Yield the lines of a file that declares these schedules, in this order.
 
     Options with their default values are left out. If each schedule has a time zone, the most frequent one
     becomes a default of the file.
-    `comments`: lines to write before a schedule, by its key; the lines with the key "" begin the file.
     """
-    new = list(schedules)
-    notes = comments or {}
-    zones = Counter(schedule.timezone for schedule in new if schedule.timezone is not None)
-    zone = zones.most_common(1)[0][0] if zones and all(each.timezone is not None for each in new) else None
-    yield from _comment(notes.get("", ()), "")
+    zones = Counter(schedule.timezone for schedule in schedules if schedule.timezone is not None)
+    zone = zones.most_common(1)[0][0] if zones and all(each.timezone is not None for each in schedules) else None
     yield from _lines({"owner": owner}, "")
     if zone is not None:
         yield from _lines({"defaults": {"timezone": zone}}, "")
-    if not new:
+    if not schedules:
         yield "schedules: {}"
         return
     yield "schedules:"
-    for schedule in new:
-        yield from _comment(notes.get(schedule.key, ()), "  ")
+    for schedule in schedules:
         yield from _lines({schedule.key: dict(_given(schedule, zone))}, "  ")
 
 
@@ -81,7 +74,3 @@ def _lines(value: dict[str, Any], indent: str) -> Iterator[str]:
         value, Dumper=_QuotingDumper, allow_unicode=True, sort_keys=False, default_flow_style=False, width=1000
     )
     return (f"{indent}{line}" for line in text.rstrip("\n").split("\n"))
-
-
-def _comment(lines: Sequence[str], indent: str) -> Iterator[str]:
-    return (f"{indent}# {part}".rstrip() for line in lines for part in line.splitlines() or [""])

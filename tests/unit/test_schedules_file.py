@@ -199,7 +199,7 @@ SCHEDULES = st.builds(
 
 @given(st.lists(SCHEDULES, max_size=4, unique_by=lambda each: each.key), TEXTS)
 def test_what_is_written_is_read_again(schedules: list[NewSchedule], owner: str) -> None:
-    text = "\n".join(schedules_text(owner, schedules, {"": ["made\nby a test"]}))
+    text = "\n".join(schedules_text(owner, schedules))
     declared = parse_schedules(text, "jobs.yml")
     assert declared.owner == owner
     assert list(declared.schedules) == schedules
@@ -208,7 +208,7 @@ def test_what_is_written_is_read_again(schedules: list[NewSchedule], owner: str)
 def test_a_written_file_is_as_a_person_writes_it() -> None:
     new = NewSchedule("a", "t", "@daily", 90, "UTC", data={"n": 1}, alert_after=900)
     other = NewSchedule("b", "t", "@daily", 86400, "Asia/Tokyo")
-    assert "\n".join(schedules_text("us", [new, new._replace(key="c"), other], {"b": ["from line 3"]})) == dedent(
+    assert "\n".join(schedules_text("us", [new, new._replace(key="c"), other])) == dedent(
         """\
         owner: us
         defaults:
@@ -228,7 +228,6 @@ def test_a_written_file_is_as_a_person_writes_it() -> None:
             data:
               n: 1
             alert_after: 15m
-          # from line 3
           b:
             type: t
             cron: '@daily'

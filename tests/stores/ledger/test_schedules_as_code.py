@@ -365,7 +365,7 @@ def test_a_plan_after_an_apply_is_empty(
     for wanted in (before, after):
         apply(schedules, *wanted)
         assert plan(schedules, declared(*wanted), prune=True).changes == ()
-    exported = "\n".join(schedules_text("billing", map(definition_of, store.list())))
+    exported = "\n".join(schedules_text("billing", [definition_of(row) for row in store.list()]))
     assert plan(schedules, [parse_schedules(exported, "exported.yml")], prune=True).changes == ()
     apply(schedules)
     assert not rows_of(store)
