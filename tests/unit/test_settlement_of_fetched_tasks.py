@@ -10,7 +10,7 @@ import pytest
 from psched.application import Application
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
-from psched.execution.handler_loop import HandlerLoop
+from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser
 from psched.execution.settlement_buffer import LONGEST
 from psched.model import NewTask, TaskFilter
 from psched.process.dispatch_socket import Connection, DispatchSocket, decode_claims, encode_claims
@@ -149,6 +149,20 @@ def test_a_task_that_waits_behind_a_long_run_is_returned(child: Child, fetched: 
     assert fetched.poller.return_late()
     assert [message[:2] for message in fetched.fetcher.receive()] == [["returned", "queue"], ["ended", "queue"]]
     assert fetched.poller.poll() == []
+
+
+def test_a_task_that_waits_behind_a_long_run_is_returned_while_a_settlement_hangs(
+    child: Child, fetched: FetchedTasks
+) -> None:
+    loop = HandlerLoop(0, [fetched.poller], ActiveRuns(child.running_table), child.stopping, child.clock)
+    releaser = WaitingTaskReleaser([loop])
+    fetched.run(1)
+    list(fetched.fetcher.receive())
+    with fetched.poller.settlement_buffer._flushing:
+        fetched.send(1)
+        assert releaser.tick()
+        releaser.tick()
+    assert [message[:2] for message in fetched.fetcher.receive()] == [["returned", "queue"], ["ended", "queue"]]
 
 
 def test_a_task_that_arrives_too_late_to_begin_is_released(child: Child, fetched: FetchedTasks) -> None:
