@@ -55,8 +55,6 @@ class Poller(ABC):
 
     batch_was_full = False
     """Whether the last poll acquired its limit of rows, so that more may be due."""
-    trouble: str | None = None
-    """The error of the last poll, or None. Any thread may read it."""
     patience = 0.25
     """Seconds. If a run takes longer, the tasks behind it are released, because a worker of another host may be idle.
     """
@@ -101,9 +99,6 @@ class Poller(ABC):
 
     def rest(self) -> None:  # noqa: B027 – a poller may have nothing to do
         """Called before a pause of the thread."""
-
-    def expect(self) -> None:  # noqa: B027 – a poller may have nothing to do
-        """Poll immediately, because rows are due or soon will be."""
 
     def ignore_wakeups(self) -> None:  # noqa: B027 – a poller may have nothing to do
         """Ignore wake-ups until the next `rest`, so that idle workers get them. The next poll is due immediately."""
@@ -212,6 +207,7 @@ class RowPoller(Generic[Row_co]):
         return () if descriptor is None else (descriptor,)
 
     def expect(self) -> None:
+        """Poll immediately, because rows are due or soon will be."""
         self._timer.poll_now()
 
     def check_soon(self) -> None:
