@@ -18,6 +18,9 @@ from psched.store.node_registry import NodeProcess
 _SETTLEMENT = 1.0
 """For how many seconds a stopping child waits for its last settlement. Without an answer, handler children settle."""
 
+_CONNECTIONS = 2
+"""The idle connections of each section: one to acquire rows, and one to settle runs at the same time."""
+
 
 class FetchingChild(ChildRole):
     def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
@@ -25,7 +28,7 @@ class FetchingChild(ChildRole):
         assert spec.dispatch is not None
         self._stopping = StopEvent()
         self._stops_now = False
-        self._opened = open_sections(spec.settings, spec.holder)
+        self._opened = open_sections(spec.settings, spec.holder, _CONNECTIONS)
         applied = partial(send, APPLIED) if spec.applies_schedules else None
         self._sections = PolledSections(self._opened, application, self._processes, applied)
         recovered = partial(send, RECOVERED)

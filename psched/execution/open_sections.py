@@ -44,13 +44,15 @@ class OpenSection:
             log.info("section=%s released %s of dead worker %s", self.name, leases, dead.holder)
 
 
-def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
+def open_sections(settings: Settings, holder: str, connections: int | None = None) -> list[OpenSection]:
     """Open the configured sections. This does not connect yet.
 
-    As there are many processes, each keeps few idle connections open: one for each of its handler threads.
+    `connections`: how many idle connections each section keeps open. As there are many processes, the default is
+    small: one for each handler thread of a handler child.
     """
     opened, collection = [], None
-    connections = 1 if settings.processor_type == "process" else min(settings.processors, CONNECTIONS)
+    if connections is None:
+        connections = 1 if settings.processor_type == "process" else min(settings.processors, CONNECTIONS)
     if settings.schedules is not None:
         collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules), connections)
         opened.append(OpenSection("schedules", settings.schedules, collection.source, collection.store.alerts))

@@ -30,6 +30,9 @@ TASKS = 400
 """The number of tasks: more than the workers run before a test kills a process."""
 EARLY = 40
 """A test kills a process after this many runs."""
+LONG_TASKS = 1000
+MOST_CONNECTIONS = 6
+"""Two for each section, one to listen, and one for the node's heartbeat."""
 SECOND_SWEEP = 6.0
 """In this many seconds a new fetching child has released unknown leases for the second time."""
 
@@ -116,6 +119,19 @@ def test_all_tasks_run_once_though_the_fetching_child_is_killed_among_them(make_
         assert begins(daemon) == Counter(keys)
         assert "ERROR" in daemon.log, "that the fetcher was killed is logged"
         assert "fetcher" in daemon.log
+
+
+def test_the_fetching_child_keeps_its_connections_while_it_acquires_and_settles(make_daemon: Make, url: str) -> None:
+    with served(make_daemon, url) as (daemon, queue):
+        submit_short(queue, LONG_TASKS)
+        daemon.start()
+        wait_for_runs(daemon, EARLY)
+        process = daemon.wait_for(lambda: fetcher(daemon))
+        ports = set()
+        while len(daemon.traces("ended")) < LONG_TASKS:
+            ports |= {connection.laddr.port for connection in process.net_connections("inet")}
+        wait_until_finished(daemon, queue)
+        assert len(ports) <= MOST_CONNECTIONS
 
 
 def test_a_task_that_runs_while_the_fetching_child_is_killed_runs_on(make_daemon: Make, url: str) -> None:
