@@ -165,6 +165,7 @@ class ConnectionSocket:
         self._taker, self._sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._taker.setblocking(False)
         self._sender.setblocking(False)
+        self._descriptor = OwnedDescriptor(self._sender.fileno())
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when a child has connected."""
@@ -172,6 +173,8 @@ class ConnectionSocket:
 
     def connect(self, name: str) -> Connection:
         """Return a connection to the current fetching child, or to the next one. Raises OSError."""
+        if not self._descriptor.is_ours():  # the number may belong to a socket of a handler
+            raise OSError("a handler has closed the socket to the fetching child")
         mine, other = socket.socketpair()
         try:
             with other:

@@ -326,3 +326,21 @@ def test_a_descriptor_that_a_handler_closed_and_used_again_is_left_alone(pair: t
         with pytest.raises(BlockingIOError):
             far.recv(100)
     one.close()
+
+
+def test_no_connection_is_sent_over_a_socket_that_a_handler_has_opened_in_place_of_ours(
+    dispatch: DispatchSocket,
+) -> None:
+    """The handler has closed all descriptors."""
+    ours = dispatch._sender.fileno()
+    kept = os.dup(ours)
+    mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with mine, other:
+        other.setblocking(False)
+        os.dup2(mine.fileno(), ours)
+        with pytest.raises(OSError, match="a handler has closed"):
+            dispatch.connect("w1")
+        with pytest.raises(BlockingIOError):
+            other.recv(1)
+    os.dup2(kept, ours)
+    os.close(kept)
