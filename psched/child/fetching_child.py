@@ -57,6 +57,7 @@ class FetchingChild(ChildRole):
         try:
             self._fetcher.run()
         finally:
+            self._stopping.set()  # even after an error, the thread must end before the stores are closed
             self._settlement.join(_SETTLEMENT)
             self._sections.node_threads.close(waits=not self._stops_now)
             for opened in self._opened:
