@@ -28,6 +28,8 @@ class Settlement(ABC):
 
     keeps_data = False
     """Whether a run can change its data."""
+    finishes_together = True
+    """Whether `finish_many` finishes many runs by one statement."""
     maintenance_interval = 60.0
     """Seconds between two calls of `maintain` while no task runs."""
 

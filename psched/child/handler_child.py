@@ -76,7 +76,9 @@ class HandlerChild(ChildRole):
         self._fetched: list[FetchedTaskPoller] = []
         self._connection = connection
         self._settlements = (
-            None if spec.dispatch is None else SettlementConnection(spec.dispatch.settlements, spec.name)
+            None
+            if spec.dispatch is None
+            else SettlementConnection(spec.dispatch.settlements, spec.name, self._stopping)
         )
         self._loops = [self._handler_loop(cell, application) for cell in range(self._runs.cells)]
         reporters: list[CountReporter] = []
@@ -118,8 +120,6 @@ class HandlerChild(ChildRole):
     def stop(self, immediate: bool, grace: float | None = None) -> None:
         self._stopping.set()
         self._releaser.stop()
-        if self._settlements is not None:
-            self._settlements.stop()
         self._watchdog.wind_up()
         if immediate:
             self._stops_now = True

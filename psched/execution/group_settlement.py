@@ -1,27 +1,27 @@
 """Lets the fetching child settle the finished runs of all handler children together, by one statement.
 
-A handler child sends the claims of its finished runs over a socket of its own, and waits for the answer. If the answer
-does not come soon, or if a run could not be finished, the child settles its runs itself. That does no harm if the
-fetching child has settled them, too: every write compares the fence of the lease.
+A handler child sends the claims of its runs, and waits for the answer. It uses another socket than for its tasks. If
+no answer comes within a second, the child settles the runs itself. If the answer says that some runs were not finished,
+the child settles only those. If both children settle the same run, only the first write changes the row, because every
+write compares the fence of the lease.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import select
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from psched.acquisition.task_source import Source
-from psched.clock import Clock, boottime, monotonic
+from psched.clock import Clock, boottime
 from psched.error_messages import one_line
 from psched.errors import ScheduleError
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, Row, TaskRow
-from psched.process.dispatch_socket import Connection, ConnectionSocket, Encoded, decode_claims, encode_claims
+from psched.process.dispatch_socket import Connection, ConnectionSocket, decode_claims, encode_claims
 from psched.quick_replace import quick_replace
 from psched.task import Task
 
@@ -30,102 +30,129 @@ log = logging.getLogger(__name__)
 _ANSWER = 1.0
 """How many seconds a handler child waits for the answer. Then it settles its runs itself."""
 _LEASE = 3.0
-"""A handler child settles a run itself if the lease of the run ends within this many seconds."""
+"""If the lease of one run ends within this many seconds, a handler child does not ask the fetching child."""
 _PAUSE = 5.0
 """After a missing answer, a handler child settles its runs itself for this many seconds."""
 _LARGEST = 100
-"""A handler child settles more runs than this itself: together with others, they would hardly be cheaper."""
+"""The maximum number of runs in a request. A handler child settles a larger group of runs itself, because a larger
+statement would hardly be cheaper per run.
+"""
 _BATCH = 500
 """The maximum number of runs that the fetching child settles by one statement."""
 _GAP = 0.025
 """The minimum number of seconds between two settlements of the fetching child. Meanwhile more runs are collected."""
 _UNTIL = 0.5
-"""For how many seconds the fetching child repeats a statement that has failed."""
+"""The fetching child repeats a failed statement for at most this many seconds."""
+_RESTART = 1.0
+"""Seconds after an unexpected error until the fetching child settles runs again."""
 _UNSENT = 0.005
-"""Seconds between two attempts to send answers to a full socket."""
+"""Seconds between two attempts to send to a full socket."""
 _LONGEST_PAUSE = 60.0
+
+
+class GroupAnswer(NamedTuple):
+    """The answer to a request. `seconds`: how long the statement of the fetching child took.
+
+    `are_finished`: for each run whether it is finished; None if that is unknown.
+    """
+
+    seconds: float
+    are_finished: Sequence[bool | None]
 
 
 class SettlementConnection:
     """A handler child's connection for settlements, to the current fetching child. Safe to use from several threads."""
 
-    def __init__(self, socket: ConnectionSocket, child: str, clock: Clock = monotonic) -> None:
-        """`child`: the name of this child."""
+    def __init__(self, socket: ConnectionSocket, child: str, stopping: StopEvent, clock: Clock = boottime) -> None:
+        """`child`: the name of this child.
+
+        `stopping`: set when this child stops. From then on, this child settles its runs itself, because the fetching
+        child may stop, too.
+        """
         self._socket = socket
         self._child = child
+        self._stopping = stopping
         self._clock = clock
         self._connection: Connection | None = None
         self._retry_at = -math.inf
         self._lock = threading.Lock()
 
-    def finish_many(self, section: str, claims: Sequence[Claim]) -> tuple[float, list[bool]] | None:
-        """Let the fetching child finish the runs. Return how many seconds that took, and whether each run is finished.
+    def finish_many(self, section: str, claims: Sequence[Claim]) -> GroupAnswer | None:
+        """Let the fetching child finish the runs, and return its answer.
 
-        Return None if the fetching child does not answer in time, or if another thread is waiting for an answer.
+        Return None if the fetching child was not asked. It is not asked while another thread waits for an answer, and
+        for some seconds after a request without an answer.
         """
-        if not self._lock.acquire(blocking=False):
+        if self._stopping.is_set() or not self._lock.acquire(blocking=False):
             return None
         try:
-            return self._ask(("finish", section, encode_claims(claims)))
+            return self._ask(section, claims)
         finally:
             self._lock.release()
 
-    def _ask(self, request: tuple[str, str, Encoded]) -> tuple[float, list[bool]] | None:
+    def _ask(self, section: str, claims: Sequence[Claim]) -> GroupAnswer | None:
         if self._clock() < self._retry_at:
             return None
         if self._connection is None:
             try:
                 self._connection = self._socket.connect(self._child)
             except OSError:  # many children wait to be accepted, so there is no fetching child
-                self._retry_at = max(self._retry_at, self._clock() + _PAUSE)
+                self._retry_at = self._clock() + _PAUSE
                 return None
         connection, end = self._connection, self._clock() + _ANSWER
-        connection.send(request)
-        poll = select.poll()
-        while connection.is_open and (left := end - self._clock()) > 0:
+        connection.send(("finish", section, encode_claims(claims), end))
+        while connection.is_open and not self._stopping.is_set() and (left := end - self._clock()) > 0:
             connection.flush()
             for seconds, are_finished in connection.receive():
-                return seconds, are_finished
+                return GroupAnswer(seconds, are_finished)
             if connection.is_open:
-                poll.register(connection.fileno(), select.POLLIN | (select.POLLOUT if connection.has_unsent else 0))
-                poll.poll(left * 1000)
+                pause = min(left, _UNSENT) if connection.has_unsent else left
+                self._stopping.wait_for([connection.fileno()], pause)
         connection.close()  # a late answer must not be taken for the answer to the next request
         self._connection = None
-        self._retry_at = max(self._retry_at, self._clock() + _PAUSE)
-        return None
-
-    def stop(self) -> None:
-        """From now on, let this child settle its runs itself, because the fetching child stops, too."""
-        self._retry_at = math.inf
+        self._retry_at = self._clock() + _PAUSE
+        return GroupAnswer(0.0, [None] * len(claims))
 
 
 class GroupSettlement:
     """Finishes runs of one section through the fetching child, or else by statements of this child."""
 
-    def __init__(self, section: str, source: Source, connection: SettlementConnection) -> None:
+    def __init__(self, section: str, source: Source, connection: SettlementConnection, clock: Clock = boottime) -> None:
         self._section = section
         self._settlement = source.settlement
         self._connection = connection
-        self.seconds: float | None = None
-        """How long the fetching child's statement took at the last `finish_many`. None: this child settled the runs."""
+        self._clock = clock
+        self.seconds = 0.0
+        """How long the statement took that settled the last runs."""
+        self.own_seconds = 0.0
+        """The same, but 0 if it was a statement of the fetching child."""
 
     def accepts(self, tasks: Sequence[Task], now: float) -> bool:
         """Return whether the fetching child should finish these runs. `now`: boottime seconds."""
-        return len(tasks) <= _LARGEST and min(task.deadline for task in tasks) > now + _LEASE
+        is_cheaper = self._settlement.finishes_together and len(tasks) <= _LARGEST
+        return is_cheaper and min(task.deadline for task in tasks) > now + _LEASE
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
         """Finish runs like `Settlement.finish_many`."""
-        self.seconds, left = None, claims
         answer = self._connection.finish_many(self._section, [_without_data(claim) for claim in claims])
-        if answer is not None:
-            self.seconds, are_finished = answer
-            left = [claim for claim, is_finished in zip(claims, are_finished, strict=True) if not is_finished]
-            if not left:
-                return [None] * len(claims)
-        # the fetching child may have finished these runs, although it has not said so
-        doubtful = [claim._replace(lease=claim.lease._replace(unanswered=True)) for claim in left]
-        answers = dict(zip([claim.lease for claim in left], self._settlement.finish_many(doubtful, until), strict=True))
-        return [answers.get(claim.lease) for claim in claims]
+        left = claims if answer is None else _left(claims, answer.are_finished)
+        if answer is not None and not left:
+            self.seconds, self.own_seconds = answer.seconds, 0.0
+            return [None] * len(claims)
+        begun = self._clock()
+        errors = self._settlement.finish_many(left, until)
+        self.seconds = self.own_seconds = self._clock() - begun
+        of_left = dict(zip([claim.lease.key for claim in left], errors, strict=True))
+        return [of_left.get(claim.lease.key) for claim in claims]
+
+
+def _left(claims: Sequence[Claim], are_finished: Sequence[bool | None]) -> list[Claim]:
+    """Return the claims that the fetching child has not finished, or perhaps not."""
+    return [
+        claim._replace(lease=claim.lease._replace(unanswered=True)) if is_finished is None else claim
+        for claim, is_finished in zip(claims, are_finished, strict=True)
+        if not is_finished
+    ]
 
 
 def _without_data(claim: Claim) -> Claim:
@@ -139,6 +166,8 @@ class _Request(NamedTuple):
     connection: Connection
     section: str
     claims: list[Claim]
+    end: float
+    """When the handler child stops waiting for the answer, in boottime seconds."""
 
 
 class GroupSettlementThread(threading.Thread):
@@ -158,15 +187,23 @@ class GroupSettlementThread(threading.Thread):
         self._settle_at = -math.inf
 
     def run(self) -> None:
-        try:
-            while not self._stopping.is_set():
+        while not self._stopping.is_set():
+            try:
                 self.work(self._wait())
-        finally:
-            for connection in self._connections:
-                connection.close()
+            except Exception:
+                log.exception("group settlement failed; handler children settle their runs themselves for some seconds")
+                self._close()
+                self._stopping.wait(_RESTART)
+        self._close()
+
+    def _close(self) -> None:
+        """Close all connections. So no handler child waits for an answer."""
+        for connection in self._connections:
+            connection.close()
+        self._connections, self._requests = [], []
 
     def work(self, ready: Collection[int]) -> None:
-        """Receive requests. Settle all of them if the last settlement was long enough ago.
+        """Receive requests. Settle them all, unless the last settlement began less than `_GAP` seconds ago.
 
         `ready`: the descriptors that are readable.
         """
@@ -174,8 +211,8 @@ class GroupSettlementThread(threading.Thread):
             self._connections += [connection for _, connection in self._socket.accept()]
         for connection in self._connections:
             if connection.fileno() in ready:
-                for _, section, encoded in connection.receive():
-                    self._requests.append(_Request(connection, section, decode_claims(encoded)))
+                for _, section, encoded, end in connection.receive():
+                    self._requests.append(_Request(connection, section, decode_claims(encoded), end))
             if connection.has_unsent:
                 connection.flush()
             if not connection.is_open:
@@ -189,22 +226,23 @@ class GroupSettlementThread(threading.Thread):
             self._settle_at = begun + _GAP
 
     def _settle(self, section: str, requests: Sequence[_Request]) -> None:
-        claims = [claim for request in requests for claim in request.claims]
         begun = self._clock()
-        are_finished: list[bool] = []
+        requests = [request for request in requests if begun < request.end]  # the other children settle themselves
+        claims = [claim for request in requests for claim in request.claims]
+        are_finished: list[bool | None] = []
         for start in range(0, len(claims), _BATCH):
             are_finished += self._finish(section, claims[start : start + _BATCH])
         seconds, rest = self._clock() - begun, iter(are_finished)
-        for connection, _, own in requests:
-            connection.send((seconds, list(islice(rest, len(own)))))
+        for request in requests:
+            request.connection.send((seconds, list(islice(rest, len(request.claims)))))
 
-    def _finish(self, section: str, claims: Sequence[Claim]) -> list[bool]:
-        """Finish the runs by one statement. Return whether each is finished; its child deals with the others."""
+    def _finish(self, section: str, claims: Sequence[Claim]) -> Sequence[bool | None]:
+        """Finish the runs by one statement. Return for each run whether it is finished; None if that is unknown."""
         try:
             answers = self._sources[section].settlement.finish_many(claims, self._clock() + _UNTIL)
         except Exception as error:  # noqa: BLE001 – whatever a driver raises: each child settles its runs itself
             log.debug("section=%s %d runs were not settled together: %s", section, len(claims), one_line(error))
-            return [False] * len(claims)
+            return [None] * len(claims)
         return [answer is None for answer in answers]
 
     def _wait(self) -> Collection[int]:

@@ -23,8 +23,10 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 LONGEST = 0.2
-"""How many seconds a run waits, at most, to be settled with others. While settling is slow, this limit is higher. If a
-handler is running at the end of the wait, the runs are settled after that handler.
+"""How many seconds a run waits, at most, to be settled with others. While settling is slow, this limit is higher.
+
+In a child that polls for itself, the handler thread settles. If a handler is running at the end of the wait, the runs
+are settled after that handler, or after some time by the `prefetched lease renewer`.
 """
 _FULL = 500
 """When this many runs are collected, the handler thread settles them itself, because a second thread would only take
@@ -116,10 +118,8 @@ class SettlementBuffer:
             except Exception as error:  # noqa: BLE001 – no fault of a database ends the worker
                 groups.extend(self._to_retry(tasks, error, end, retries_now=until is None))
                 continue
-            seconds = None if group is None else group.seconds
-            if seconds is None:
-                seconds = self._clock() - begun
-                self._budget.learn(seconds)
+            seconds = self._clock() - begun if group is None else group.seconds
+            self._budget.learn(seconds if group is None else group.own_seconds)
             self._report([task for task in tasks if task not in refused] if refused else tasks, seconds=seconds)
             for task, refusal in refused.items():
                 self._report([task], refusal)

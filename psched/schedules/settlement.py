@@ -73,6 +73,7 @@ class ScheduleSettlement(Settlement):
         self._count = count
         self._trim_at = clock() + _TRIM_INTERVAL * random.random()
         self._last_settled: str | None = None
+        self.finishes_together = store.advances_together
         self.queue: TaskStore | None = None
         """The queue to which `finish_by` submits; None if there is none."""
 

@@ -62,6 +62,8 @@ class ScheduleStore(LeaseStore):
     """The ledger of the runs; None if the store keeps none."""
     keeps_policies = True
     """Whether the store supports extra runs, policies and pauses. Policies and pauses need a ledger."""
+    advances_together = True
+    """Whether `advance_many` advances many schedules by one statement."""
     calendars: Calendars | None = None
     """The named calendars; None if the store does not support them."""
     alerts: OverdueAlerts | None = None

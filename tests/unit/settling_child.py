@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -41,6 +42,8 @@ class Counting(TaskSettlement):
     def __init__(self, store: TaskStore) -> None:
         super().__init__(store, retention=100, max_attempts=None)
         self.parts: list[int] = []
+        self.threads: list[threading.Thread] = []
+        """The threads that finished these groups."""
         self.before: Callable[[], None] = lambda: None
 
     def finish(self, claim: Claim, until: float) -> None:
@@ -52,6 +55,7 @@ class Counting(TaskSettlement):
         self.before()
         errors = super().finish_many(claims, until)
         self.parts.append(len(claims))
+        self.threads.append(threading.current_thread())
         return errors
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
 
-from psched.errors import AlreadyFinishedError
+from psched.backends import open_stores
+from psched.clock import Clock, boottime
+from psched.errors import AlreadyFinishedError, ScheduleError
 from psched.execution import group_settlement
-from psched.execution.group_settlement import GroupSettlement, GroupSettlementThread, SettlementConnection
-from psched.execution.settlement_buffer import SettlementBuffer
+from psched.execution.group_settlement import (
+    GroupAnswer,
+    GroupSettlement,
+    GroupSettlementThread,
+    SettlementConnection,
+)
+from psched.execution.settlement_buffer import LONGEST, SettlementBuffer
 from psched.execution.stop_event import StopEvent
-from psched.model import NewTask
-from psched.process.dispatch_socket import ConnectionSocket
+from psched.model import Claim, NewTask
+from psched.process.dispatch_socket import ConnectionSocket, Encoded, decode_claims
+from psched.schedules.settlement import ScheduleSettlement
+from psched.store import StoreSettings
 from psched.task import Task
 from psched.telemetry import attach
 from tests.unit.settling_child import AwayError, Child, finished, opened_child
@@ -32,13 +42,17 @@ class Group:
         self.socket = ConnectionSocket()
         self.stopping = StopEvent()
         self.thread = GroupSettlementThread({"queue": child.source}, self.socket, self.stopping, child.clock)
-        self.connections = [SettlementConnection(self.socket, f"w{number}", child.clock) for number in (1, 2)]
+        self.connections = [self.connection(f"w{number}") for number in (1, 2)]
         self.buffers = [self._buffer(connection) for connection in self.connections]
         self._flushing: list[threading.Thread] = []
         self._number = 0
 
+    def connection(self, child: str, clock: Clock | None = None) -> SettlementConnection:
+        """Return the connection of a handler child that is stopped with the group."""
+        return SettlementConnection(self.socket, child, self.stopping, self.child.clock if clock is None else clock)
+
     def _buffer(self, connection: SettlementConnection) -> SettlementBuffer:
-        group = GroupSettlement("queue", self.child.source, connection)
+        group = GroupSettlement("queue", self.child.source, connection, self.child.clock)
         return SettlementBuffer("queue", self.child.source, self.child.clock, group)
 
     def run(self, buffer: SettlementBuffer, count: int, data: str = "") -> Sequence[Task]:
@@ -132,7 +146,7 @@ def test_a_child_settles_its_runs_itself_if_the_fetching_child_does_not_answer(
     child: Child, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_settlement, "_ANSWER", 0.01)
-    connection = SettlementConnection(group.socket, "w1")
+    connection = group.connection("w1", boottime)
     buffer = group._buffer(connection)
     group.run(buffer, 2)
     buffer.flush()
@@ -171,12 +185,22 @@ def test_a_child_settles_its_runs_itself_when_the_fetching_child_ends(child: Chi
 
 
 def test_a_stopping_child_settles_its_runs_itself(child: Child, group: Group) -> None:
-    (first, _), (connection, _) = group.buffers, group.connections
-    connection.stop()
+    first, _ = group.buffers
+    group.stopping.set()
     group.run(first, 1)
     first.flush()
     assert len(finished(child)) == 1
     assert list(group.socket.accept()) == []
+
+
+def test_a_stop_ends_the_wait_for_an_answer(child: Child, group: Group) -> None:
+    first, _ = group.buffers
+    group.run(first, 1)
+    group.flush(first)
+    group.stopping.wait_for([group.socket.fileno()], 10.0)
+    group.stopping.set()
+    group.join()
+    assert child.ending.parts == [1]
 
 
 def test_a_run_that_was_settled_without_an_answer_is_not_settled_twice(
@@ -240,6 +264,24 @@ def test_runs_whose_leases_end_soon_and_large_batches_are_settled_by_the_child(c
     assert list(group.socket.accept()) == []
 
 
+@pytest.mark.parametrize(("type_", "expected"), [("rdb", True), ("rdb_compat", False)])
+def test_only_schedules_that_one_statement_advances_are_settled_together(type_: str, expected: bool) -> None:
+    """On `rdb_compat` the fetching child would advance the schedules of all children one after the other."""
+    store = open_stores(type_, StoreSettings("sqlite://", "host/test/1", schedules="psched_schedules")).schedules
+    assert store is not None
+    assert ScheduleSettlement(store, "vixie").finishes_together is expected
+    store.close()
+
+
+def test_runs_that_are_finished_one_by_one_are_settled_by_the_child(child: Child, group: Group) -> None:
+    child.ending.finishes_together = False
+    first, _ = group.buffers
+    group.run(first, 2)
+    first.flush()
+    assert child.ending.parts == [2]
+    assert list(group.socket.accept()) == []
+
+
 def test_the_data_of_tasks_are_not_sent(child: Child, group: Group) -> None:
     first, _ = group.buffers
     group.run(first, 1, "x" * 1_000_000)
@@ -247,9 +289,121 @@ def test_the_data_of_tasks_are_not_sent(child: Child, group: Group) -> None:
     group.thread._settle_at = child.time + GAP
     while not group.thread._requests:
         group.thread.work(group.stopping.wait_for([group.socket.fileno(), *group_descriptors(group)], 1.0))
-    ((_, _, (claim,)),) = group.thread._requests
+    ((_, _, (claim,), _),) = group.thread._requests
     assert claim.row.data == {}
     child.time += GAP
     group.thread.work(())
     group.join()
     assert len(finished(child)) == 1
+
+
+def receive(group: Group) -> None:
+    """Let the fetching child receive the requests that have been sent, without settling them."""
+    group.thread._settle_at = math.inf
+    while not group.thread._requests:
+        group.thread.work(group.stopping.wait_for([group.socket.fileno(), *group_descriptors(group)], 1.0))
+    group.thread._settle_at = -math.inf
+
+
+def test_a_request_whose_child_no_longer_waits_is_not_executed(child: Child, group: Group) -> None:
+    """The fetching child was frozen."""
+    first, _ = group.buffers
+    group.run(first, 2)
+    group.flush(first)
+    receive(group)
+    child.time += 1.1
+    group.stopping.set()
+    group.join()
+    assert child.ending.parts == [2]
+    group.thread.work(())
+    assert child.ending.parts == [2], "the old request was executed"
+
+
+def test_the_wait_for_an_answer_does_not_count_as_the_duration_of_the_statement(
+    child: Child, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = []
+    detach = attach(lambda event, fields: seconds.append(fields["seconds"]), "settle")
+    (first, _), (connection, _) = group.buffers, group.connections
+    group.run(first, 1)
+
+    def answer_late(section: str, claims: Sequence[Claim]) -> GroupAnswer:
+        child.time += 1.0
+        return GroupAnswer(0.0, [None] * len(claims))
+
+    monkeypatch.setattr(connection, "finish_many", answer_late)
+    first.flush()
+    group.run(first, 1)
+    detach()
+    assert seconds == [0.0]
+    assert first.due_at == pytest.approx(child.time + LONGEST)
+
+
+def test_after_slow_statements_the_wait_becomes_short_again_when_the_fetching_child_settles(
+    child: Child, group: Group
+) -> None:
+    (first, _), (connection, _) = group.buffers, group.connections
+    connection._retry_at = child.time + PAUSE
+
+    def take_long() -> None:
+        child.time += 0.1
+
+    child.ending.before = take_long
+    group.run(first, 1)
+    first.flush()
+    child.ending.before = lambda: None
+    child.time += PAUSE
+    for _ in range(10):
+        group.run(first, 1)
+        settle(group, first)
+    group.run(first, 1)
+    assert first.due_at == pytest.approx(child.time + LONGEST)
+
+
+def test_the_fetching_child_settles_again_after_an_unexpected_error(
+    child: Child, group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(group_settlement, "_RESTART", 0.01)
+    first, _ = group.buffers
+    group.run(first, 1)
+    failures = [RuntimeError("as told")]
+    decode = decode_claims
+
+    def fail_once(encoded: Encoded) -> list[Claim]:
+        if failures:
+            raise failures.pop()
+        return decode(encoded)
+
+    monkeypatch.setattr(group_settlement, "decode_claims", fail_once)
+    group.thread.start()
+    first.flush()
+    assert not failures
+    assert child.ending.parts == [1], "settled by the handler child, without waiting for an answer"
+    assert "as told" in caplog.text
+    child.time += PAUSE
+    group.run(first, 1)
+    first.flush()
+    assert threading.current_thread() not in child.ending.threads[1:], "settled by the fetching child"
+    group.stopping.set()
+    group.thread.join(10.0)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_only_runs_that_the_fetching_child_may_have_settled_count_as_doubtful(
+    child: Child, group: Group, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    (first, _), (connection, _) = group.buffers, group.connections
+    doubtful: list[bool] = []
+    finish_many = child.ending.finish_many
+
+    def observe(claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
+        doubtful.extend(claim.lease.unanswered for claim in claims)
+        return finish_many(claims, until)
+
+    monkeypatch.setattr(child.ending, "finish_many", observe)
+    monkeypatch.setattr(group_settlement, "_ANSWER", 0.01)
+    connection._clock = boottime
+    connection._retry_at = -math.inf if is_asked else boottime() + PAUSE
+    group.run(first, 1)
+    first.flush()
+    assert doubtful == [is_asked]

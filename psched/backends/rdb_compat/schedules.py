@@ -43,6 +43,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
     _identity = ("cron", "delay", "timezone", "data")
     _written = (*_identity, "next_time")
     keeps_policies = False
+    advances_together = False
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         self._records: CompatLedgerWriter | None = None
