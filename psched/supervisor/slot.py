@@ -37,6 +37,8 @@ _FETCHER_HEARTBEAT_INTERVAL = 0.5
 _FETCHER_HEARTBEAT_LIMIT = 3.0
 _CRASH_PAUSE = 0.2
 """The shortest time between two forks in a slot whose children are killed by their tasks, in seconds."""
+_LONGEST_FETCHER_PAUSE = 2.0
+"""The longest time between two forks of fetching children that have died early, in seconds."""
 _FETCHER_EARLY_DEATH = 1.0
 """The death of a fetching child counts as early if the child has lived for fewer seconds than this, or for a shorter
 time than the last pause of its slot."""
@@ -213,7 +215,7 @@ class Slot:
         If the child has run a task, the next is forked almost immediately: only the task that crashed the child waits,
         longer each time. Otherwise the first replacement is forked immediately, because leases wait for recovery. From
         the second early death in a row, the slot waits for `child_fork_frequency_limit`. While there is no fetching
-        child, all handler children wait. So the slot of the fetching child waits for 0.2, 0.4, … s, up to this limit.
+        child, all handler children wait. So the slot of the fetching child waits for 0.2, 0.4, 0.8, 1.6, 2, 2, … s.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if child.running or child.worked:
@@ -221,7 +223,7 @@ class Slot:
             return max(now, child.forked_at + min(limit, _CRASH_PAUSE))
         early = limit
         if self.number == FETCHER_SLOT:
-            limit = min(limit, _CRASH_PAUSE * 2.0 ** min(self._early_deaths - 1, 30))
+            limit = min(limit, _CRASH_PAUSE * 2.0 ** min(self._early_deaths - 1, 30), _LONGEST_FETCHER_PAUSE)
             early = max(limit, _FETCHER_EARLY_DEATH)
         self._early_deaths = self._early_deaths + 1 if now < child.forked_at + early else 0
         return max(now, child.forked_at + limit) if self._early_deaths > 1 else now
