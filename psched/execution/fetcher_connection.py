@@ -300,6 +300,8 @@ class FetchedTaskPoller(Poller):
         """Called when `settle` has something to do earlier than `next_settlement` said."""
         self._is_woken = False
         """Whether `wake_settlement` was called since the last run."""
+        self._reports_soon = False
+        """Whether the settlement thread will soon report runs that their handlers have settled."""
         self._reported_at = -math.inf
         connection.add(self)
 
@@ -342,7 +344,8 @@ class FetchedTaskPoller(Poller):
         return () if descriptor is None else (descriptor,)
 
     def run_ended(self, task: Task, more: bool) -> None:
-        if not task.in_flight:  # settled by its handler: the fetching child must hear it soon
+        if not task.in_flight and not self._reports_soon:  # settled by its handler: the fetching child must hear it
+            self._reports_soon = True
             self.wake_settlement()
         self._ended += 1
         if task.duration:
@@ -394,6 +397,8 @@ class FetchedTaskPoller(Poller):
         """Return the seconds until `settle` must be called again. Callable from any thread."""
         if self._connection.has_unsent:
             return _UNSENT
+        if self._reports_soon:
+            return _REPORT
         due_at = self.settlement_buffer.due_at
         if not self.settlement_buffer.is_empty:
             due_at = min(due_at, self._idle_since + _LINGER)
@@ -409,8 +414,10 @@ class FetchedTaskPoller(Poller):
         else:
             self.settlement_buffer.flush_overdue()
         held = self._held
+        self._reports_soon = False  # before looking at the runs, so that a run which is settled meanwhile is reported
         settled = [task for task in list(held) if not task.in_flight and held.pop(task, self) is None]
         if settled:
+            self._reports_soon = True  # more such runs may follow
             claims = [(task.row.key, task.lease.claim) for task in settled]
             may_be_due = any(task.outcome != "finished" or isinstance(task.row, ScheduleRow) for task in settled)
             self._connection.send("settled", self.name, claims, may_be_due)

@@ -126,6 +126,24 @@ def test_the_time_without_runs_ends_with_the_next_task(child: Child, fetched: Fe
     assert not finished(child)
 
 
+def test_runs_that_their_handlers_settle_are_reported_soon_and_together(child: Child, fetched: FetchedTasks) -> None:
+    """A report of each run would cost more than the run itself."""
+    wakes: list[float] = []
+    fetched.poller.wake_settlement = lambda: wakes.append(child.time)
+    for _ in range(3):
+        fetched.send(1)
+        (task,) = fetched.poller.poll()
+        assert task.begin(3.0)
+        task.finish()
+        fetched.poller.run_ended(task, more=False)
+    assert len(wakes) == 1
+    assert not fetched.poller.settle()
+    assert settled_messages(fetched.fetcher) == 1
+    assert fetched.poller.next_settlement() < IDLE
+    fetched.poller.settle()
+    assert fetched.poller.next_settlement() > IDLE
+
+
 def test_the_handler_thread_settles_many_runs_itself(child: Child, fetched: FetchedTasks) -> None:
     fetched.run(499)
     assert fetched.poller.poll() == []
