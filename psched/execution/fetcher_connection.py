@@ -376,8 +376,8 @@ class FetchedTaskPoller(Poller):
                 task.outcome = "released"
             claims, deadlines = [task.claim for task in returned], [task.deadline for task in returned]
             try:
-                if not self._connection.send("returned", self.name, encode_claims(claims), deadlines):
-                    self.source.release(claims, min(deadlines))  # the fetching child is gone
+                if not self._connection.send_if_heard("returned", self.name, encode_claims(claims), deadlines):
+                    self.source.release(claims, min(deadlines))  # no fetching child, or perhaps none will follow
             finally:
                 for task in returned:
                     task.in_flight = False  # last: an exit waits for the locks of the tasks in flight

@@ -240,7 +240,7 @@ def test_a_child_does_not_exit_while_it_returns_a_task(
         thread.join()
         return is_received
 
-    monkeypatch.setattr(fetched.poller._connection, "send", watched)
+    monkeypatch.setattr(fetched.poller._connection, "send_if_heard", watched)
     monkeypatch.setattr(child.source, "release", watched)
     fetched.poller.give_up([task], child.time)
     assert exits == ([False] if is_received else [False, False])
@@ -338,3 +338,16 @@ def test_returned_tasks_that_were_only_sent_in_part_are_released(
         assert [message[0] for message in fetched.fetcher.receive_last()] == ["hello"]
         fetched.poller.poll()
     assert [row.status for row in child.store.list(TaskFilter())] == ["waiting"]
+
+
+def test_tasks_are_not_returned_to_a_fetching_child_that_may_never_come(child: Child) -> None:
+    """At a reload the old fetching child is gone, and no other accepts the connections of the old handler children."""
+    fetched = FetchedTasks(child)
+    fetched.send(1)
+    (task,) = fetched.poller.poll()
+    fetched.fetcher.close()
+    fetched.poller.return_late()
+    assert fetched.poller._connection.is_open, "connected again, but nobody has accepted"
+    fetched.poller.give_up([task], child.time)
+    assert [row.status for row in child.store.list(TaskFilter())] == ["waiting"]
+    fetched.close()
