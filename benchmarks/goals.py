@@ -18,9 +18,9 @@ Rounds = Mapping[tuple[str, str, str, str], Sequence[float]]
 
 QUESTIONS = (
     *("overview", "schedules", "schedules of a type", "schedules with a prefix", "schedules overdue", "one schedule"),
-    *("schedule types", "overdue now", "missed runs", "late runs of a day", "runs of a type", "runs by minute"),
+    *("schedule types", "overdue now", "missed runs", "runs of a type", "runs by minute"),
     *("tasks", "waiting tasks", "finished tasks", "tasks of a type", "tasks of a user", "tasks due for long"),
-    *("late tasks of a type", "failed tasks", "failed tasks of a type", "one task", "task types", "nodes", "doctor"),
+    *("failed tasks", "failed tasks of a type", "one task", "task types", "nodes", "doctor"),
 )
 """The questions to `psched.insight` that are measured."""
 PAGES = (

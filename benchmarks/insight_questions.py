@@ -144,7 +144,6 @@ def _questions(insight: Insight, count: int) -> Mapping[str, Callable[[], object
         "tasks of a type": lambda: tasks.page(status="waiting", type=type_()),
         "tasks of a user": lambda: tasks.page(status="waiting", user=f"user{chance.randrange(500) * 2 + 1}"),
         "tasks due for long": lambda: tasks.late(3600),
-        "late tasks of a type": lambda: tasks.late(3600, type=type_()),
         "failed tasks": lambda: tasks.page(status="failed"),
         "failed tasks of a type": lambda: tasks.page(status="failed", type=type_()),
         "one task": lambda: tasks.details(key()),

@@ -57,12 +57,12 @@ class TaskInsight(TableInsight):
             lambda row: row.key,
         )
 
-    def late(self, seconds: float = 60.0, *, type: str | None = None, limit: int = 50) -> list[TaskRow]:
+    def late(self, seconds: float = 60.0, *, limit: int = 50) -> list[TaskRow]:
         """Return the waiting tasks that have been due for at least `seconds`, those due longest first.
 
         Redis and `rdb_compat` choose among 1,000 of them.
         """
-        return self._store.long_due(seconds, limit, type)
+        return self._store.long_due(seconds, limit)
 
     def rows(
         self,

@@ -73,13 +73,13 @@ class TaskStore(LeaseStore):
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         """Yield the tasks that match the filter, ordered by key. Rows are read a page at a time."""
 
-    def long_due(self, age: float, limit: int, type: str | None = None) -> builtins.list[TaskRow]:
+    def long_due(self, age: float, limit: int) -> builtins.list[TaskRow]:
         """Return up to `limit` waiting tasks that have been due for at least `age` seconds.
 
         The tasks that have been due longest come first. A store without an index of due times only looks at some of the
         tasks.
         """
-        some = islice(self.list(TaskFilter(type=type, late=age, page=_LONG_DUE)), _LONG_DUE)
+        some = islice(self.list(TaskFilter(late=age, page=_LONG_DUE)), _LONG_DUE)
         return sorted(some, key=lambda row: (row.due is None, row.due, row.key))[:limit]
 
     def retire(

@@ -53,7 +53,6 @@ TASKS: dict[str, Callable[[TaskInsight], object]] = {
     "waiting of a type": lambda insight: insight.page(status="waiting", type="rare", limit=10),
     "waiting of a user": lambda insight: insight.page(status="waiting", user="user0007", limit=10),
     "late": lambda insight: insight.late(60, limit=10),
-    "late of a type": lambda insight: insight.late(60, type="rare", limit=10),
     "running": lambda insight: insight.page(status="running", limit=10),
     "failed": lambda insight: insight.page(status="failed", limit=10),
     "details": lambda insight: insight.details("backlog0005"),

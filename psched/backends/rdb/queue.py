@@ -38,7 +38,6 @@ from psched.backends.rdb.schema import (
     queue_table,
     user_column,
     users_table,
-    using_type_index,
 )
 from psched.backends.sql.callers_connection import CallersConnections
 from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, Statement, cached, table_named
@@ -126,12 +125,12 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         )
         return map(self._read, rows)
 
-    def long_due(self, age: float, limit: int, type: str | None = None) -> builtins.list[TaskRow]:
-        values = {"age": milliseconds(age), "of_type": type, "limit": limit}
+    def long_due(self, age: float, limit: int) -> builtins.list[TaskRow]:
+        values = {"age": milliseconds(age), "limit": limit}
 
         def work(connection: sa.Connection, _: bool) -> builtins.list[Sequence[Any]]:
             bands = self._due_times.bands(connection)
-            statement = cached(_long_due, self._table, bands, type is not None)
+            statement = cached(_long_due, self._table, bands)
             return [*statement.rows(connection, values)] if bands else []
 
         found = sorted(self._database.run(work), key=itemgetter(0))[:limit]
@@ -432,15 +431,13 @@ class QueueStatements:
         self.forget_users = sa.delete(users).where(users.c.user_name.in_(sa.bindparam("users", expanding=True)))
 
 
-def _long_due(tasks: sa.Table, bands: tuple[int, ...], of_type: bool) -> Statement:
+def _long_due(tasks: sa.Table, bands: tuple[int, ...]) -> Statement:
     """Return a SELECT of due times and keys of the first :limit waiting rows in each band, due for at least :age ms."""
     c, parts = tasks.c, []
     limit = sa.bindparam("limit", type_=sa.Integer, required=True)
     for band in bands:
         wanted = [c.band == sa.literal_column(str(band)), c.due <= now_ms() - sa.bindparam("age", type_=sa.BigInteger)]
         rows = sa.select(c.due, c.key).where(*wanted, c.status == sa.literal_column(f"'{WAITING}'"))
-        if of_type:
-            rows = using_type_index(rows, tasks).where(c.type == sa.bindparam("of_type", type_=c.type.type))
         first = rows.order_by(c.due, c.key).limit(limit).subquery()
         parts.append(sa.select(first.c.due, first.c.key))
     return Statement(sa.union_all(*parts) if parts else sa.select(c.due, c.key).where(sa.false()))

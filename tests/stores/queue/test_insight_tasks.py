@@ -164,7 +164,6 @@ def test_late_tasks_come_by_due_time(bench: QueueBench, store: TaskStore, insigh
     store.submit([NewTask("first", "type1", run_at=LONG_AGO - 100)])
     assert [row.key for row in insight.late(60)] == ["first", "c", "b", "a"]
     assert [row.key for row in insight.late(60, limit=1)] == ["first"]
-    assert [row.key for row in insight.late(60, type="type2")] == ["a"]
     assert insight.late(10**10) == []
 
 
