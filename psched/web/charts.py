@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from psched.insight import RunsAt
 
@@ -32,21 +33,19 @@ class Bar:
 class Columns:
     """A column chart. `highest`: the value of a bar of full height."""
 
+    width: ClassVar[int] = 600
+    height: ClassVar[int] = 80
     bars: Sequence[Bar]
-    width: int
-    height: int
     highest: float
 
 
-def columns(
-    values: Sequence[tuple[float, float, str]], width: int = 600, height: int = 80, least: float = 1.0
-) -> Columns:
+def columns(values: Sequence[tuple[float, float, str]], least: float = 1.0) -> Columns:
     """Return a chart with one bar for each (good, bad, title). A bar may be empty.
 
     `least`: the value of a bar of full height, unless a bar has a higher value.
     """
     highest = max(least, *(good + bad for good, bad, _ in values)) if values else least
-    step = width / max(1, len(values))
+    step, height = Columns.width / max(1, len(values)), Columns.height
     bars = []
     for place, (good, bad, title) in enumerate(values):
         lower, upper = bad / highest * height, good / highest * height
@@ -62,14 +61,14 @@ def columns(
                 title,
             )
         )
-    return Columns(bars, width, height, highest)
+    return Columns(bars, highest)
 
 
-def by_minute(found: Sequence[RunsAt], now: float, minutes: int = 60) -> list[RunsAt | None]:
-    """Return the runs of each of the last minutes; None for minutes without runs."""
-    first = int(now) // MINUTE * MINUTE - (minutes - 1) * MINUTE
+def by_minute(found: Sequence[RunsAt], now: float) -> list[RunsAt | None]:
+    """Return the runs of each of the last 60 minutes; None for minutes without runs."""
+    last = int(now) // MINUTE * MINUTE
     known: Mapping[int, RunsAt] = {each.time: each for each in found}
-    return [known.get(first + number * MINUTE) for number in range(minutes)]
+    return [known.get(last - number * MINUTE) for number in reversed(range(60))]
 
 
 def troubled(outcomes: Mapping[str, int]) -> int:
