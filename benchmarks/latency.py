@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from benchmarks.databases import Place
+from benchmarks.floors.acquired import begun_after
 from benchmarks.floors.calls import called_after
 from benchmarks.pauses import pauses
 from benchmarks.process_usage import memory
@@ -122,6 +123,11 @@ def called(place: Place, scale: Scale) -> Mapping[str, float]:
     return spread(called_after(place.store, place.url, pauses(scale.count(PICKED))))
 
 
+def acquired(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how soon a bare driver in psched's three processes begins what was written."""
+    return spread(begun_after(place.store, place.url, pauses(scale.count(PICKED))))
+
+
 def spread(seconds: Sequence[float]) -> Mapping[str, float]:
     """Return the median and the largest value, in milliseconds."""
     return {"p50 ms": statistics.median(seconds) * 1000, "last ms": max(seconds) * 1000}
@@ -135,6 +141,12 @@ WORKLOADS = (
             Contender("psched", pick_up),
             Contender(
                 "floor", called, ("postgresql", "redis"), setting="a row and its NOTIFY in one statement; LPUSH, BLPOP"
+            ),
+            Contender(
+                "floor, acquired",
+                acquired,
+                ("postgresql", "redis"),
+                setting="the same, then a durable lease and a message to a third process",
             ),
         ),
         side_by_side=True,
