@@ -222,7 +222,7 @@ class Fetcher:
 
     def run(self) -> None:
         try:
-            ready: Collection[int] = ()
+            ready: Collection[int] = (self._dispatch.fileno(),)
             while not self._stopping.is_set():
                 self._receive(ready)
                 self._hand_out()
@@ -249,7 +249,7 @@ class Fetcher:
     def _receive(self, ready: Collection[int]) -> None:
         """Accept connections, and handle messages. `ready`: the descriptors that are readable."""
         accepted = set()
-        for name, connection in self._dispatch.accept():
+        for name, connection in self._dispatch.accept() if self._dispatch.fileno() in ready else ():
             before = self._children.get(name)
             if before is not None:
                 for message in before.connection.receive_last():
