@@ -1,4 +1,4 @@
-"""Faults of single workers: they are killed, freeze, run out of a resource, or end themselves.
+"""Faults of single workers and fetching children: they are killed, freeze, run out of a resource, or end themselves.
 
 Runs in the test process.
 """
@@ -13,6 +13,7 @@ from typing import ClassVar
 import psutil
 
 from faultlab.trials.fault import TrialFault
+from faultlab.trials.node import TrialNode
 
 _ROOM = 1 << 20
 """Bytes of address space that a worker may still allocate when its memory is limited."""
@@ -23,14 +24,18 @@ class ChildFault(TrialFault):
 
     subject = "child"
 
-    def some_worker(self) -> psutil.Process | None:
-        """Return a worker, and record that the fault touches it; None if no worker runs now."""
-        workers = [worker for node in self.environment.nodes.values() for worker in node.workers()]
-        if not workers:
+    def candidates(self, node: TrialNode) -> list[psutil.Process]:
+        """Return the processes of a node that the fault may strike."""
+        return node.workers()
+
+    def some_child(self) -> psutil.Process | None:
+        """Return one of the candidates of all nodes, and record that the fault touches it; None if there is none."""
+        children = [child for node in self.environment.nodes.values() for child in self.candidates(node)]
+        if not children:
             return None
-        worker = self.rng.choice(workers)
-        self.pids.add(worker.pid)
-        return worker
+        child = self.rng.choice(children)
+        self.pids.add(child.pid)
+        return child
 
 
 class Kill(ChildFault):
@@ -42,7 +47,7 @@ class Kill(ChildFault):
         self.go_on()
 
     def go_on(self) -> None:
-        if worker := self.some_worker():
+        if worker := self.some_child():
             with _gone():
                 worker.kill()
 
@@ -55,7 +60,7 @@ class Freeze(ChildFault):
     froze = True
 
     def begin(self) -> None:
-        self.worker = self.some_worker()
+        self.worker = self.some_child()
         if self.worker:
             with _gone():
                 self.worker.suspend()
@@ -66,13 +71,35 @@ class Freeze(ChildFault):
                 self.worker.resume()
 
 
+class KillFetcher(Kill):
+    """SIGKILL for one fetching child after another."""
+
+    kind = "fetcher: kill -9"
+    subject = "fetcher"
+    excuses = False
+
+    def candidates(self, node: TrialNode) -> list[psutil.Process]:
+        return node.fetchers()
+
+
+class FreezeFetcher(Freeze):
+    """SIGSTOP. The master kills a fetching child that is frozen for longer than 3 s."""
+
+    kind = "fetcher: SIGSTOP"
+    subject = "fetcher"
+    excuses = False
+
+    def candidates(self, node: TrialNode) -> list[psutil.Process]:
+        return node.fetchers()
+
+
 class _Limited(ChildFault):
     """Limits a resource of a worker to what the worker uses now, and a little more."""
 
     what: ClassVar[int]
 
     def begin(self) -> None:
-        self.worker = self.some_worker()
+        self.worker = self.some_child()
         if self.worker:
             with _gone():
                 self.before = self.worker.rlimit(self.what)

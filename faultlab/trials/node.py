@@ -54,6 +54,13 @@ class TrialNode:
         except (psutil.NoSuchProcess, ValueError):
             return []
 
+    def fetchers(self) -> list[psutil.Process]:
+        """Return the running fetching child, if there is one."""
+        try:
+            return self.daemon.fetchers(psutil.Process(self.pid or -1))
+        except (psutil.NoSuchProcess, ValueError):
+            return []
+
     def start(self) -> None:
         """Start a master, without waiting until it is up. If there was a master before, first wait for its end."""
         if self._started:

@@ -24,6 +24,8 @@ FAULTS: tuple[type[TrialFault], ...] = (
     child_faults.Memory,
     child_faults.Descriptors,
     child_faults.Misdeeds,
+    child_faults.KillFetcher,
+    child_faults.FreezeFetcher,
     master_faults.KillMaster,
     master_faults.FreezeHost,
     master_faults.FreezeMaster,

@@ -201,6 +201,11 @@ class Daemon:
                 found[int(words[2])] = child
         return found
 
+    def fetchers(self, master: psutil.Process | None = None) -> list[psutil.Process]:
+        """Return the living fetching child, if there is one."""
+        children = children_of(self.master if master is None else master)
+        return [child for child in children if _title(child).startswith("psched: fetcher ")]
+
     def worker(self, slot: int = 1) -> psutil.Process:
         """Wait until the worker in a slot is up, and return it."""
         return self.wait_for(lambda: (found := self.workers().get(slot)) and (found if _is_up(found) else None))

@@ -12,7 +12,7 @@ from faultlab.laboratory import Lab
 from faultlab.prerequisites import not_run
 from faultlab.trials import checker
 from faultlab.trials.checker import Bounds
-from faultlab.trials.child_faults import Kill, Misdeeds
+from faultlab.trials.child_faults import Kill, KillFetcher, Misdeeds
 from faultlab.trials.database_faults import EndSessions, KillServer, Locked
 from faultlab.trials.environment import SHORT, TrialEnvironment
 from faultlab.trials.fault import TrialFault
@@ -27,7 +27,7 @@ SEED = 20
 BOUNDS = Bounds(runs=40)
 
 PLANS: dict[str, list[tuple[float, float, type[TrialFault]]]] = {
-    "sqlite": [(0.5, 2, Kill), (1, 2, KillMaster), (0.5, 2, Misdeeds), (3, 1.5, Locked)],
+    "sqlite": [(0.5, 2, Kill), (0.5, 2, KillFetcher), (1, 2, KillMaster), (0.5, 2, Misdeeds), (3, 1.5, Locked)],
     "mariadb": [(0.5, 2, Kill), (0.5, 1, KillServer), (0.5, 4, Clock), (2, 3, LostAnswers)],
     "postgresql": [(0.5, 5, FreezeHost), (0.5, 2, EndSessions), (1, 4, BlackHole)],
     "redis": [(0.5, 2, ImmediateStorm), (0.5, 1, KillServer), (0.5, 4, Clock), (2, 3, LostAnswers)],
