@@ -120,7 +120,7 @@ def _check_timeout(seconds: object) -> float | None:
         return None
     check_wait("timeout", seconds)
     if seconds == 0:
-        raise InvalidValueError("timeout must be more than 0 seconds; None leaves it to the type")
+        raise InvalidValueError("timeout must be more than 0 seconds; with None, the timeout of the type applies")
     return _whole(cast("float", seconds))
 
 

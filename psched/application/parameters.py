@@ -203,7 +203,7 @@ class Parameters:
             kind: Any = evaluated[name].annotation
             if isinstance(kind, type) and issubclass(kind, Task):
                 first = f"put it first, as in: def handler({name}, region)"
-                raise ConfigError(f"{self.name}: the parameter {name} is the run of the task; {first}")
+                raise ConfigError(f"{self.name}: the parameter {name} receives the Task; {first}")
             if parameter.kind is parameter.VAR_POSITIONAL:
                 each: Any = Any if kind is parameter.empty else kind
                 kind = tuple[each, ...]

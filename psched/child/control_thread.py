@@ -154,7 +154,7 @@ class ControlThread(threading.Thread):
             log.exception("an error in the control thread; the thread continues")
 
     def _stop_role(self, immediate: bool, grace: float | None = None) -> None:
-        """Stop the role. Without a role no row is leased, so the process ends immediately."""
+        """Stop the child's work, its `ChildRole`. Before the role starts, no row is leased, so the process ends."""
         with self._role_lock:
             if self._role is None:
                 self._pipe.send(BYE)

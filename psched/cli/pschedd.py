@@ -188,10 +188,10 @@ def _print_failed_start(outcome: Outcome, log: LogTail, timeout: float | None) -
         place = f"; its log is {log.path}" if log.path is not None and log.path.exists() else ""
         click.echo(f"pschedd did not start: {outcome.reason}{place}", err=True)
     elif outcome.died:
-        click.echo(f"pschedd did not start; the end of {log.path}:", err=True)
+        click.echo(f"pschedd did not start; the end of its log {log.path}:", err=True)
         log.print()
     else:
-        hint = "pschedd is still trying (see pschedd status); the end of"
+        hint = "pschedd is still trying (see pschedd status); the end of its log"
         click.echo(f"pschedd has not started within {timeout:g} s; {hint} {log.path}:", err=True)
         log.print()
 

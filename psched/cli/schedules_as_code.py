@@ -362,7 +362,7 @@ def _planned(
 
 
 def _placed(chosen: Chosen, found: Plan) -> Plan:
-    """Return the plan with the database of the configuration. Warn if the plan was made for another database."""
+    """Return the plan with `database` set to the configured database. Warn if it was made for another database."""
     database = required_section(chosen.settings("schedules"), "schedules").masked_url
     if found.database not in ("", database):
         click.echo(f"warning: the plan was made for {found.database}; this database is {database}", err=True)

@@ -73,9 +73,9 @@ PANELS = (
 
 @dataclass(frozen=True, slots=True)
 class ScreenData:
-    """The answers of insight at `now`, by the database's clock. `lines`: the rows of each panel, by its title.
+    """What `psched top` shows, read from the database at `now` (unix seconds by the database's clock).
 
-    `full`: the titles of panels that may have more rows.
+    `lines`: for each title of a panel, the rows of the panel. `full`: the titles of panels that may have more rows.
     """
 
     now: float
@@ -147,7 +147,7 @@ class View:
 
 
 def read_snapshot(insight: Insight) -> ScreenData:
-    """Read all answers for the screen. Raises the driver's errors."""
+    """Read all data for the screen. Raises the driver's errors."""
     sections = {"schedules": insight.schedules, "queue": insight.tasks}
     opened = {name: section for name, section in sections.items() if section is not None}
     now = next(iter(opened.values())).now()

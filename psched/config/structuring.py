@@ -27,7 +27,7 @@ class Check:
 def structure(kind: type[Made], values: Mapping[str, Any], base: Path = Path()) -> Made:
     """Return an object of `kind` with these values. Raises ClassValidationError; see `faults`.
 
-    `base`: the folder of relative paths.
+    `base`: the folder at which relative paths start.
     """
     return _converter(base).structure(values, kind)
 

@@ -153,7 +153,10 @@ def _latency(task: Task) -> float | None:
 
 
 def _capture(task: Task, error: BaseException) -> None:
-    """Report an error of a handler, unless psched had asked the handler to stop for a reason other than a timeout."""
+    """Report an error of a handler.
+
+    If psched had asked the handler to stop, the error is only reported if the reason was a timeout.
+    """
     if task.stop_reason is not None and not isinstance(task.stop_reason, TimeoutError):
         return
     options = sentry_sdk.get_client().options

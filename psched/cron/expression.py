@@ -151,7 +151,7 @@ class DayRule:
     nth_weekdays: frozenset[tuple[int, int]]
     """Weekdays with their number in the month; -1 is the last such weekday of the month."""
     needs_both: bool
-    """Whether both fields must match. If not, a match of one field is enough."""
+    """Whether the fields day and weekday must both match. If not, a match of one of them is enough."""
     ignores_weekday: bool
 
     def fits_day(self, day: int, length: int) -> bool:

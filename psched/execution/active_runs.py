@@ -17,8 +17,8 @@ from psched.task import Task
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL = 0.9
-"""The shortest time between two reports of ended runs, in seconds. The interval must be less than 1 s, because the
-master relies on this when it searches for orphans."""
+"""The shortest time between two reports of ended runs, in seconds. In between, runs end without a report. The master
+searches for orphaned processes 1 s after a report, so this time must be less than 1 s."""
 
 
 class ActiveRun:

@@ -356,9 +356,9 @@ class Fetcher:
 
     @property
     def _awaits_report(self) -> bool:
-        """Whether a child has connected and has not reported its rows yet.
+        """Whether a connected child has not reported its rows yet.
 
-        A known child connects again after a handler has closed the child's connection.
+        This may be a known child that has connected again, because a handler had closed the child's connection.
         """
         return any(child.connection.is_open and not child.has_reported for child in self._children.values())
 

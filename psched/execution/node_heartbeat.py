@@ -33,7 +33,7 @@ from psched.store.type_filter import TypeFilter
 log = logging.getLogger(__name__)
 
 _INTERVAL = 10.0
-"""An idle node sends on average one statement in this many seconds, for any number of sections."""
+"""The average seconds between two statements of an idle node, no matter how many sections it has."""
 _TICK = 5.0
 """The shortest time between two statements about one section, in seconds, if the running tasks have changed."""
 _COMPARISON = 300.0

@@ -195,7 +195,7 @@ def _rules(
             for rule in _rules(part, timezone, begin, calendars, remarks):
                 yield spread | rule
     elif kind == "AndTrigger":
-        raise _TriggerError("psched has no rule for runs that several triggers have in common; write one trigger")
+        raise _TriggerError("psched cannot require several triggers at once; replace AndTrigger with one trigger")
     else:
         raise _TriggerError(f"psched does not know triggers of the class {kind}")
 

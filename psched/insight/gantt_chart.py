@@ -92,7 +92,7 @@ def timeline(
 
 
 def _last(ledger: Ledger, wanted: LedgerFilter, since: float) -> tuple[Sequence[LedgerRow], float]:
-    """Return the last wanted entries, and the time from which on they are complete."""
+    """Return the entries that match `wanted`, and the time from which on no matching entry is missing."""
     rows = list(ledger.rows(wanted))
     is_cut = wanted.last is not None and len(rows) >= wanted.last
     return rows, rows[0].ended if is_cut else since

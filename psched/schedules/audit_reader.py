@@ -23,7 +23,8 @@ from psched.store.ledger import SKIPPED, Change, Definition, Ledger, LedgerFilte
 _TOGETHER = 32
 """The maximum number of schedules that are audited together."""
 _LONGEST = 1.0
-"""Seconds after which the records that were read together are dropped, and read again for the remaining schedules."""
+"""Seconds for which records that were read together are used. Then they are read again for the schedules not audited
+yet."""
 _AUDITS = 5
 """How many times a schedule is audited, at most, if it is changed during each audit."""
 _BEFORE_SCOPE = 32

@@ -158,7 +158,7 @@ class BackfillCollection:
             if not self._store.apply([*(RowChange(None, part) for part in added), *(RowChange(o, None) for o in old)]):
                 return self._state(key, number, added)
         raise ScheduleError(
-            f"{key!r}: no backfill started: other clients started one during each of {_TRIES} attempts; try again"
+            f"{key!r}: no backfill started: other clients started one during each of {_TRIES} tries; try again"
         )
 
     def list(self, key: str | None = None) -> Iterator[BackfillState]:
@@ -236,7 +236,7 @@ class BackfillCollection:
                 wanted = replace(wanted, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
             if not self._store.apply([RowChange(row, wanted)]):
                 return True
-        raise ScheduleError(f"{part.key!r}: not cancelled: it was changed during each of {_TRIES} attempts; try again")
+        raise ScheduleError(f"{part.key!r}: not cancelled: it was changed during each of {_TRIES} tries; try again")
 
     def _plan(
         self, key: str, since: int, until: int, mode: BackfillMode, parts: Mapping[int, Sequence[ScheduleRow]]

@@ -63,7 +63,7 @@ class CalendarCollection:
             if self._store.write(name, seen, json.dumps([*calendar.dates, *calendar.weekdays])):
                 break
         else:
-            raise ScheduleError(f"the calendar {name!r} was changed during each of {_TRIES} attempts; try again")
+            raise ScheduleError(f"the calendar {name!r} was changed during each of {_TRIES} tries; try again")
         for key in self.users(name):
             Schedule(self._schedules, key, self._dialect).follow(calendar)
         return calendar
@@ -74,7 +74,9 @@ class CalendarCollection:
         users = [key for key, _ in zip(self.users(name), range(_SHOWN + 1), strict=False)]
         if users:
             keys = ", ".join(map(repr, users[:_SHOWN])) + (" and more" if len(users) > _SHOWN else "")
-            raise ScheduleError(f"the calendar {name!r} is excluded by {keys}; modify or delete these schedules first")
+            raise ScheduleError(
+                f"schedules exclude the calendar {name!r}: {keys}; modify or delete these schedules first"
+            )
         if not self._store.write(name, calendar.version, None):
             raise ScheduleError(f"the calendar {name!r} was not deleted: it was changed at the same time; try again")
 

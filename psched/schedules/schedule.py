@@ -184,7 +184,7 @@ class Schedule:
             if self._store.modify(seen, wanted, action, entry):
                 return seen
         raise ScheduleError(
-            f"{self.key!r}: not modified: the schedule was changed during each of {_TRIES} attempts; try again"
+            f"{self.key!r}: not modified: the schedule was changed during each of {_TRIES} tries; try again"
         )
 
 

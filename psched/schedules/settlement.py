@@ -90,7 +90,7 @@ class ScheduleSettlement(Settlement):
             if changed is None:
                 return
             row = replace(changed, attempts=row.attempts)
-        raise ScheduleError(f"{row.key!r}: not finished: the schedule was changed during each of {_TRIES} attempts")
+        raise ScheduleError(f"{row.key!r}: not finished: the schedule was changed during each of {_TRIES} tries")
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
         """Store the next occurrences together.

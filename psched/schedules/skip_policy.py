@@ -14,11 +14,11 @@ from psched.schedules import rule_occurrences
 from psched.store.ledger import PAUSED, SKIPPED, Entry
 
 SUPERSEDED = "superseded"
-"""The reason for skipping occurrences because a later one is due, too."""
+"""The reason for skipping occurrences if a later occurrence is due, too."""
 TOO_LATE = "late"
-"""The reason for skipping occurrences because they would begin too late."""
+"""The reason for skipping occurrences that would begin too late."""
 OVERLAPPING = "overlap"
-"""The reason for skipping occurrences because they were due before the previous run was settled."""
+"""The reason for skipping occurrences that were due before the previous run was settled."""
 _SOON_ENOUGH = 60.0
 """How many seconds an occurrence may begin late with `catch_up: none` and without `max_lateness`."""
 _COUNTED = 1000

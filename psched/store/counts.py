@@ -21,7 +21,7 @@ class Counted:
 
     @classmethod
     def up_to(cls, most: int, found: int) -> Counted:
-        """Return the number of rows, for a query that looked for at most `most` + 1 rows and found `found`."""
+        """Convert `found`, the result of a query that stops counting at `most` + 1 rows."""
         return cls(min(found, most), found > most)
 
     def __str__(self) -> str:
@@ -105,7 +105,8 @@ class TableCounts(Protocol):
     def types(self, limit: int, most: int) -> list[TypeCounts]:
         """Return up to `limit` types of schedules, or of tasks that have not ended, the earliest due time first.
 
-        Each number is counted up to `most`. Raises NotSupportedError unless the store `keeps_types`.
+        `most`: the limit up to which each number in a `TypeCounts` is counted. Raises NotSupportedError unless the
+        store `keeps_types`.
         """
 
 

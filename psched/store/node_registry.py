@@ -78,7 +78,7 @@ class Node(NamedTuple):
 
     @property
     def has_vanished(self) -> bool:
-        """Whether the node sends no more heartbeats, although it did not withdraw."""
+        """Whether the node has sent no heartbeat for `ALIVE` seconds. A node that stops normally is removed instead."""
         return self.age > ALIVE
 
 

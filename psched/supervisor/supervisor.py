@@ -87,7 +87,7 @@ class Supervisor:
         self._add_slot(FIRST_SLOT if self._dispatch is None else FETCHER_SLOT)
 
     def run(self, selector: BaseSelector, signals: SignalQueue) -> None:
-        """Run until `done`. The process table and the binary upgrade use the same `selector`."""
+        """Run the master loop until `done`. The process table and the binary upgrade also wait with this `selector`."""
         self.begin()
         selector.register(signals.reader.descriptor, EVENT_READ)
         self._awake_since = self.clock()

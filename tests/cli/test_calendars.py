@@ -19,7 +19,7 @@ def test_a_calendar_is_set_listed_shown_and_deleted(psched: Commands) -> None:
     out = psched("explain", "--key", "key", "--at", "2030-12-25").out
     assert "not due\n  because Wed 2030-12-25 is a day of the calendar 'holidays' (version 2)\n" in out
     assert psched.ok("explain", "--key", "key").out.endswith("every day, not on days of holidays\n")
-    assert psched.fault("calendar", "delete", "holidays").startswith("the calendar 'holidays' is excluded by 'key'")
+    assert psched.fault("calendar", "delete", "holidays").startswith("schedules exclude the calendar 'holidays': 'key'")
     copy = psched.folder / "copy.json"
     copy.write_text(psched.ok("list", "--json").out)
     psched.ok("delete", "key")

@@ -363,7 +363,7 @@ def test_a_run_that_is_not_the_first_parameter_is_reported_with_the_remedy(app: 
 
     for function in (second, by_name):
         app.task(function.__name__)(function)
-        with pytest.raises(ConfigError, match=r": the parameter run is the run of the task; put it first, as in: def"):
+        with pytest.raises(ConfigError, match=r": the parameter run receives the Task; put it first, as in: def"):
             Parameters(function).check(False)
 
 

@@ -189,7 +189,10 @@ class _Modification(NamedTuple):
 
 
 def _is_expected(present: _Columns | None, change: RowChange) -> bool:
-    """Return whether a stored row has the version, and without `redefine` also the times, that `change` expects."""
+    """Return whether a stored row is the row that `change` expects.
+
+    The version must be the same. The times must be the same, too, unless `change` deletes the row or has `redefine`.
+    """
     seen = change.seen
     if present is None or seen is None or present["version"] != seen.version:
         return False

@@ -300,7 +300,7 @@ class _AcquireInTurn:
 
 
 def _is_plain(bands: Collection[int]) -> bool:
-    """Return whether there is at most one band, and that band has no users."""
+    """Return whether there are no users and at most one band (see the top of this file)."""
     return len(bands) < 2 and not any(map(has_users, bands))
 
 

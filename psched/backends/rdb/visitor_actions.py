@@ -40,7 +40,7 @@ class RdbVisitorActions:
     """Implements `VisitorActions` for one table of rows."""
 
     def __init__(self, database: Database, table: str) -> None:
-        """`table`: the name of the table of the rows."""
+        """`table`: the name of the table whose schedules or tasks the visitors act on."""
         self._database = database
         self._table = table
 

@@ -30,7 +30,9 @@ class CompatCounts:
         self._table = table
 
     def types(self, limit: int, most: int) -> list[TypeCounts]:
-        raise NotSupportedError("rdb_compat keeps types inside the data, so it cannot count by type; `type: rdb` can")
+        raise NotSupportedError(
+            "rdb_compat stores the type of a row inside its data, so it cannot count by type; use `type: rdb`"
+        )
 
     def _counts(self, wanted: Mapping[str, Sequence[Indexed]], most: int) -> Mapping[str, Counted]:
         statement = CappedCounts(self._table, wanted)

@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 
 _PAGE = 5000
-"""How many due times and keys one statement reads to find due rows behind the remembered rows of other workers."""
+"""How many due times and keys one statement reads to find a row that is not remembered as a row of other workers."""
 
 _EXAMINED_AT_ONCE = 100
 """How many rows one statement reads to find out which of them this process can run."""

@@ -126,7 +126,10 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return self._callers.sql(paramstyle, lambda own: self._task_insert.sql(own, row, {}))
 
     def _insert_keys(self, connection: Compilable, rows: Sequence[Mapping[str, Any]]) -> Steps[builtins.list[str]]:
-        """Insert rows one by one, because JSON cannot hold bytes. Return the keys that existed."""
+        """Insert rows, and return the keys that existed.
+
+        Each row has a statement of its own. One statement for several rows gets them as JSON, which cannot hold bytes.
+        """
         present = []
         for row in rows:
             if (yield from self._task_insert.steps(connection, [row], {})) == 0:
@@ -332,9 +335,11 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         self._purge = delete(self._table).where(of_keys, *over)
 
     def _due_in_turn(self, now: ColumnElement[int], is_due: Sequence[ColumnElement[bool]]) -> Select[Any]:
-        """Return the due rows of users (`resource`) that may run more rows, by weight, then by due time.
+        """Return the due rows whose users (`resource`) run fewer rows than the `max_running` of the row.
 
-        The weight of a row is its `max_running` (or 1) divided by one more than the number of running rows of its user.
+        Rows without user or without `max_running` are not limited. Rows with the greatest weight come first; rows of
+        equal weight are ordered by due time. The weight of a row is its `max_running` (or 1) divided by one more than
+        the number of running rows of its user.
         """
         c = self._table.c
         t = self._table.alias("others")

@@ -18,7 +18,7 @@ _REMEMBERED = 100_000
 _FORGOTTEN = 60.0
 """Seconds after which a remembered row is read again, because its data or rule may have changed."""
 _REPORTED = 10_000
-"""The maximum number of keys whose logged problem is remembered. The problems of other keys are logged again."""
+"""The maximum number of keys whose problem is remembered, so that it is logged only once. The oldest are forgotten."""
 
 
 class RowsOfOtherWorkers:

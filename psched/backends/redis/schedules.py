@@ -288,7 +288,7 @@ def _seen_again(change: RowChange, row: ScheduleRow) -> RowChange:
 
 
 def _as_seen(seen: ScheduleRow) -> list[Argument]:
-    """Return the state of the row that `modify` expects.
+    """Return what the scripts compare with the stored row: the version, status and times of `seen`.
 
     Leaves out the due time of a running row, because each renewal of the lease changes it.
     """

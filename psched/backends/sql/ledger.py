@@ -245,9 +245,10 @@ class SqlLedger:
         return found
 
     def _last_entries(self, wanted: Mapping[Definition, int]) -> Iterator[tuple[Definition, LedgerRow]]:
-        """Yield, for each definition, its last entry before its time in `wanted` (unix milliseconds), if there is one.
+        """Yield the last entry of each definition before the time that `wanted` gives for the definition.
 
-        Each round sends two statements for all definitions that are left.
+        Times are unix milliseconds. Definitions without such an entry are left out. Each round sends two statements for
+        all definitions whose entry is still searched for.
         """
         before = dict(wanted)
         while before:
@@ -437,10 +438,9 @@ def _nth_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statem
 
 
 def _last_of_each_version(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
-    """Return a SELECT of the last entry of each schedule within limits.
+    """Return a SELECT of the last entry of each schedule, with a given version and in a range of occurrences.
 
-    For schedule number N (from 0): the entry has the version :version_N and an occurrence from :first_N to before
-    :before_N.
+    For schedule number N (from 0), the version is :version_N. The range begins at :first_N and ends before :before_N.
     """
     c = ledger.c
     parts = [

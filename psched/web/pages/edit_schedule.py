@@ -201,7 +201,7 @@ def _filled(row: ScheduleRow, given: Mapping[str, str]) -> Sequence[_Filled]:
 
 
 def _text(field: _FormField, value: Any) -> str:
-    """Return a value as text of the form."""
+    """Return a value as the text of its field in the form."""
     if field.kind == "datetime-local":
         moment = None if value is None else local_datetime(value)
         return "" if moment is None else f"{moment:{'%Y-%m-%dT%H:%M:%S' if moment.second else '%Y-%m-%dT%H:%M'}}"

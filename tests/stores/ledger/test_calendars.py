@@ -140,7 +140,9 @@ def test_a_schedule_left_behind_follows_when_the_calendar_is_set_again(schedules
 def test_a_calendar_in_use_is_not_deleted(schedules: ScheduleCollection) -> None:
     schedules.calendars.set("holidays", DATES)
     schedules.add_many([NewSchedule(f"key{n}", "t", "@daily", exclude=["holidays"]) for n in range(7)])
-    with pytest.raises(ScheduleError, match=r"is excluded by 'key\d', .* and more; modify or delete"):
+    with pytest.raises(
+        ScheduleError, match=r"schedules exclude the calendar 'holidays': 'key\d', .* and more; modify or delete"
+    ):
         schedules.calendars.delete("holidays")
     for n in range(6):
         schedules[f"key{n}"].delete()
