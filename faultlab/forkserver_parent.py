@@ -187,7 +187,7 @@ def _load_psched() -> None:
 
 def _preload(url: str) -> None:
     """Build the statements of the stores once, as each master does before it forks. Connects to no database."""
-    preload: Any = importlib.import_module("psched.supervisor.preload")
+    preload: Any = importlib.import_module("psched.supervisor.preload_libraries")
     config: Any = importlib.import_module("psched.config")
     preload.preload(config.from_mapping({"type": "rdb", "url": url, "schedules": {}, "queue": {}}))
 

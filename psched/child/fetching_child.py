@@ -8,7 +8,7 @@ from functools import partial
 from psched.application import Application
 from psched.child.polled_sections import PolledSections
 from psched.execution.fetcher import Fetcher
-from psched.execution.group_settlement import GroupSettlementThread
+from psched.execution.fetcher_settlement import GroupSettlementThread
 from psched.execution.open_sections import open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import APPLIED, RECOVERED

@@ -16,8 +16,8 @@ from psched.config import attach_listeners
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection, SettlementThread
+from psched.execution.fetcher_settlement import GroupSettlement, SettlementConnection
 from psched.execution.forced_exit import ForcedExit
-from psched.execution.group_settlement import GroupSettlement, SettlementConnection
 from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser, give_back
 from psched.execution.healthcheck_pings import start_pings
 from psched.execution.lease_renewal import LeaseRenewer

@@ -21,7 +21,7 @@ from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
 from psched.store import Finding, LeaseStore
 from psched.store.type_filter import TypeFilter
-from psched.supervisor.preload import configured_application
+from psched.supervisor.preload_libraries import configured_application
 
 R = TypeVar("R", bound=ScheduleRow | TaskRow)
 

@@ -16,7 +16,7 @@ from psched.acquisition.task_source import Source
 from psched.application import Application
 from psched.clock import Clock, boottime, monotonic
 from psched.execution.batch_size import BatchSizer
-from psched.execution.group_settlement import GroupSettlement
+from psched.execution.fetcher_settlement import GroupSettlement
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.section_poller import Poller, give_up_leases
 from psched.execution.settlement_buffer import LONGEST

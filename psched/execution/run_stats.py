@@ -23,7 +23,7 @@ from psched.clock import Clock, boottime
 from psched.error_messages import one_line
 from psched.execution.open_sections import OpenSection
 from psched.execution.periodic_thread import PeriodicThread
-from psched.metrics.settled_runs import SettledRuns, group_runs, settled_runs
+from psched.metrics.group_settled_runs import SettledRuns, group_runs, settled_runs
 from psched.store import LeaseStore
 from psched.store.run_stats import (
     DURATION,

@@ -17,7 +17,7 @@ from psched.clock import Clock, monotonic
 from psched.error_messages import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.group_settlement import GroupSettlement
+from psched.execution.fetcher_settlement import GroupSettlement
 from psched.execution.settlement_buffer import SettlementBuffer
 from psched.store import Accepts, LeaseStore, Wakeup
 from psched.store.type_filter import TypeFilter

@@ -16,7 +16,7 @@ from contextlib import suppress
 from psched.acquisition.task_source import Source
 from psched.clock import Clock, boottime
 from psched.execution.batch_size import BatchBudget
-from psched.execution.group_settlement import GroupSettlement
+from psched.execution.fetcher_settlement import GroupSettlement
 from psched.task import Task, finish_many
 from psched.telemetry import emit
 

@@ -14,8 +14,8 @@ from psched.metrics.counter_file import (
     CounterBlock,
     CounterFile,
 )
+from psched.metrics.group_settled_runs import settled_runs
 from psched.metrics.health import MASTER
-from psched.metrics.settled_runs import settled_runs
 from psched.telemetry import Event, attach
 
 RUN = "run"

@@ -21,7 +21,6 @@ from psched.payload import encode
 from psched.queue.queue import Queue, storable_task
 from psched.retry_wait import check_wait
 from psched.scheduler.function_handlers import Function, check_function, current
-from psched.scheduler.job_payload import TaskData, check_positive, checked_name, checked_task_data, refuse_options
 from psched.scheduler.registrations import (
     At,
     Every,
@@ -40,6 +39,7 @@ from psched.scheduler.stores import (
     open_scheduler_stores,
     scheduler_settings,
 )
+from psched.scheduler.task_data import TaskData, check_positive, checked_name, checked_task_data, refuse_options
 from psched.scheduler.threads import SchedulerThreads
 from psched.schedules.schedule import Schedule
 from psched.submit_telemetry import SubmitCall

@@ -25,7 +25,7 @@ from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.master_status import PendingWorker
-from psched.supervisor.preload import LoadedConfig
+from psched.supervisor.preload_libraries import LoadedConfig
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from psched.supervisor.binary_upgrade import BinaryUpgrade
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.master_status import MasterStatus
-from psched.supervisor.preload import LoadedConfig
+from psched.supervisor.preload_libraries import LoadedConfig
 from psched.supervisor.reload import Reload
 from psched.supervisor.slot import Slot
 from psched.supervisor.systemd import Notifier

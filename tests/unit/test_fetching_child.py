@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from psched.child.fetching_child import FetchingChild
-from psched.execution.group_settlement import GroupSettlementThread
+from psched.execution.fetcher_settlement import GroupSettlementThread
 from psched.execution.stop_event import StopEvent
 from psched.process.dispatch_socket import ConnectionSocket
 

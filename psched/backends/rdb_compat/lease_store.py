@@ -39,7 +39,7 @@ from sqlalchemy import (
 
 from psched import fork_safety
 from psched.backends.common.rows import BATCH, RowReader
-from psched.backends.rdb_compat.rows_of_other_workers import RowsOfOtherWorkers
+from psched.backends.rdb_compat.rows_not_run_here import RowsOfOtherWorkers
 from psched.backends.rdb_compat.schema import OriginalSchema
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms

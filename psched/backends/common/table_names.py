@@ -1,4 +1,4 @@
-"""Checks of tables that all backends share."""
+"""The rule for the names of tables, and the message for tables that a user may not write."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 from psched import fork_safety as forks
 from psched.config import from_mapping
-from psched.supervisor.preload import preload
+from psched.supervisor.preload_libraries import preload
 
 
 def test_no_store_that_was_opened_to_preload_it_is_left_for_children(

@@ -11,8 +11,8 @@ import pytest
 from psched.backends import open_stores
 from psched.clock import Clock, boottime
 from psched.errors import AlreadyFinishedError, ScheduleError
-from psched.execution import group_settlement
-from psched.execution.group_settlement import (
+from psched.execution import fetcher_settlement
+from psched.execution.fetcher_settlement import (
     GroupAnswer,
     GroupSettlement,
     GroupSettlementThread,
@@ -145,7 +145,7 @@ def test_the_runs_of_two_children_are_settled_by_one_statement(child: Child, gro
 def test_a_child_settles_its_runs_itself_if_the_fetching_child_does_not_answer(
     child: Child, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_settlement, "_ANSWER", 0.01)
+    monkeypatch.setattr(fetcher_settlement, "_ANSWER", 0.01)
     connection = group.connection("w1", boottime)
     buffer = group._buffer(connection)
     group.run(buffer, 2)
@@ -363,7 +363,7 @@ def test_after_slow_statements_the_wait_becomes_short_again_when_the_fetching_ch
 def test_the_fetching_child_settles_again_after_an_unexpected_error(
     child: Child, group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(group_settlement, "_RESTART", 0.01)
+    monkeypatch.setattr(fetcher_settlement, "_RESTART", 0.01)
     first, _ = group.buffers
     group.run(first, 1)
     failures = [RuntimeError("as told")]
@@ -374,7 +374,7 @@ def test_the_fetching_child_settles_again_after_an_unexpected_error(
             raise failures.pop()
         return decode(encoded)
 
-    monkeypatch.setattr(group_settlement, "decode_claims", fail_once)
+    monkeypatch.setattr(fetcher_settlement, "decode_claims", fail_once)
     group.thread.start()
     first.flush()
     assert not failures
@@ -401,7 +401,7 @@ def test_only_runs_that_the_fetching_child_may_have_settled_count_as_doubtful(
         return finish_many(claims, until)
 
     monkeypatch.setattr(child.ending, "finish_many", observe)
-    monkeypatch.setattr(group_settlement, "_ANSWER", 0.01)
+    monkeypatch.setattr(fetcher_settlement, "_ANSWER", 0.01)
     connection._clock = boottime
     connection._retry_at = -math.inf if is_asked else boottime() + PAUSE
     group.run(first, 1)
