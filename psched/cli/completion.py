@@ -35,7 +35,7 @@ def _completions(
 ) -> list[str]:
     """Return at most 1,000 completions.
 
-    Prints nothing, because the user is at a prompt. Without a database, returns no completions.
+    Returns no completions if the section cannot be read, and prints no error, because the user is at a prompt.
     """
     prefix = incomplete if parameter.name == "key" and incomplete else None
     try:

@@ -24,7 +24,7 @@ from psched.schedules.skip_policy import overlap_note
 from psched.store.ledger import Change, LedgerRow
 
 _MOST = 10
-"""The maximum number of occurrences of a date that are shown."""
+"""For one date, at most this many occurrences are shown."""
 
 
 @click.command()
@@ -65,9 +65,9 @@ def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | N
 def _definition_and_runs(
     schedules: ScheduleCollection, key: str, at: date | None
 ) -> tuple[Rule, Policy, Sequence[LedgerRow] | None]:
-    """Return the rule and policy of a schedule.
+    """Return the rule and the policy of a schedule that were in force on the date `at`, and the date's ledger entries.
 
-    With `at`: those in force on that date, and the ledger entries of that date.
+    Without `at`, returns the last rule and policy, and None instead of the entries.
     """
     row = schedules.store.get(key)
     changes = [] if at is None and row is not None else schedules.ledger.changes(key)

@@ -79,8 +79,9 @@ def write_rows(
     """Print the rows while they are read.
 
     With `as_json`, prints one JSON array. With `original`, prints the original program's format. Otherwise prints a
-    table that fits the terminal (with `wide` all columns, uncut), or into a pipe or file tab-separated lines with all
-    columns. `times`: the names of fields in unix seconds. `listed`: returns the fields of a row for a table.
+    table that fits the terminal, or, with `wide`, an uncut table of all columns. Into a pipe or file, prints all
+    columns as tab-separated lines instead of a table. `times`: the names of fields in unix seconds. `listed`: returns
+    the fields of a row for a table.
     """
     if as_json:
         write(json_lines(with_local_times(row, times) for row in rows))
@@ -170,7 +171,7 @@ def exact_time(seconds: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """Return a date with its zone, without the seconds of a whole minute: `2026-11-22 21:30 +0100`."""
+    """Return a local time with its UTC offset: `2026-11-22 21:30 +0100`. Seconds are shown unless they are 0."""
     moment = local_datetime(seconds)
     if moment is None:
         return str(seconds)

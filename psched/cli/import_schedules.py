@@ -236,7 +236,7 @@ def _finish(
 ) -> None:
     """Write the file, then print the report.
 
-    Raises ValueError for an owner or a key that cannot be stored, and if the file exists, unless `force` is true.
+    Raises ValueError for an owner or a key that cannot be stored, and, if `force` is false, for a file that exists.
     """
     check_owner(owner)
     keyed = distinct_keys(imported.entries, prefix)

@@ -91,7 +91,7 @@ main = partial(run_command, psched)
 
 
 def commands_with(run: Callable[[], int]) -> click.Group:
-    """Return psched's commands. `run` and `queue run` call this function after their options are parsed."""
+    """Return psched's commands. Of these, `run` and `queue run` parse their options, then call the function `run`."""
 
     def replaced(group: click.Group) -> click.Group:
         commands: Any = group.commands

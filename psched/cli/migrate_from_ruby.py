@@ -183,7 +183,7 @@ migrate_schedules = migrate_command("schedules")
 
 
 def _as_type(section: Section, name: SectionName, type_: str, table: str | None) -> Section:
-    """Return `section` if it has the type `type_`, else a copy of it with this type and table."""
+    """Return `section` if it has the type `type_`, else a copy of it with the type `type_` and the table `table`."""
     if section.type == type_:
         return section
     return Section(

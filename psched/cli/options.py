@@ -78,8 +78,8 @@ class Chosen:
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Store an option.
 
-    An option after the command replaces the same option before the command; but folders, modules and types after the
-    command are added to those before the command.
+    Folders, modules and types that follow the command are added to those that precede it. Any other option that
+    follows the command replaces the same option before the command.
     """
     if not value:
         return
@@ -90,7 +90,7 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
 
 
 def _type_globs(value: str) -> str:
-    """Return `value` unchanged. Raises UsageError if the globs would restrict nothing."""
+    """Return the value of --types unchanged. Raises UsageError if it contains no glob."""
     if not value.replace(",", "").strip():
         raise click.UsageError("--types is empty; give a type, a glob such as video.*, or remove the option")
     return value
@@ -179,7 +179,7 @@ _EARLIEST = 100_000_000
 _EXAMPLES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
 
 NO_BOUND = -1.0
-"""The value of the word `none`. None means that the option was not given."""
+"""The value of an option if the user gives the word `none`. If the option is not given, its value is None."""
 
 When = Callable[[float], float]
 """Takes the current time by the database's clock, and returns the time that the option means. Both are unix seconds."""
@@ -187,7 +187,7 @@ When = Callable[[float], float]
 
 @dataclass(frozen=True)
 class _Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """Type of an option. `parse` converts the text, or raises ValueError. A default that is not text is kept."""
+    """Type of an option. `parse` converts the text, or raises ValueError. Only a default of text is converted."""
 
     name: str
     parse: Callable[[str], Any]
@@ -341,7 +341,7 @@ PLACE = _Parsed("place", _place)
 
 
 class LimitedRows(Generic[T]):
-    """The first `limit` of `rows` (None: all). `place` returns, for a row, the text that follows --after."""
+    """The first `limit` of `rows` (None: all). `place` returns the value of --after that continues behind a row."""
 
     def __init__(self, rows: Iterable[T], limit: int | None, place: Callable[[T], str]) -> None:
         self._rows = rows
@@ -416,7 +416,7 @@ def read_source(path: str) -> tuple[str, str]:
 
 
 def check_cron_or_key(cron: str | None, key: str | None, timezone: str | None) -> None:
-    """Raise UsageError unless the command line gives a cron expression, or the key of a schedule without a zone."""
+    """Check that there is either a cron expression or a key, and no time zone beside a key. Raises UsageError."""
     if (cron is None) == (key is None):
         raise click.UsageError("give either a cron expression or --key KEY")
     if cron is not None and len(cron.split()) == 1 and not cron.startswith("@"):
@@ -426,9 +426,10 @@ def check_cron_or_key(cron: str | None, key: str | None, timezone: str | None) -
 
 
 def dialect_and_zone(chosen: Chosen, timezone: str | None) -> tuple[CronDialect, str]:
-    """Return the cron dialect and the time zone of an expression: the configuration's, if there is one.
+    """Return the cron dialect and the time zone for an expression on the command line.
 
-    `timezone`: the zone that the command line gives, or None.
+    Reads both from the configuration. Without a configuration, returns the default dialect and UTC. `timezone`: a
+    zone that replaces the configured zone; None: keep the configured zone.
     """
     section = chosen.settings().schedules if chosen.config or chosen.file.exists() else None
     dialect = DIALECTS[0] if section is None else section.cron_dialect

@@ -12,8 +12,8 @@ T = TypeVar("T")
 def with_progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
     """Yield the items. On a terminal, show a progress bar, which disappears at the end.
 
-    If standard output is a terminal, the bar is there, below the printed lines; else on standard error. `total`: the
-    number of items, if it is known.
+    The bar is on standard output, below the printed lines. If standard output is no terminal, the bar is on standard
+    error. `total`: the number of items, if it is known.
     """
     if not sys.stdout.isatty() and not sys.stderr.isatty():
         yield from items

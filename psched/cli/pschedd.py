@@ -49,12 +49,12 @@ DONE = 0
 NOT_PERMITTED = 4
 NOT_CONFIGURED = 6
 NOT_RUNNING = 7
-"""Exit codes of LSB init scripts: the codes from DONE to NOT_RUNNING, and FAILED."""
+"""Exit codes of LSB init scripts: DONE, FAILED, NOT_PERMITTED, NOT_CONFIGURED and NOT_RUNNING."""
 
 DIED = 1
 STOPPED = 3
 UNKNOWN = 4
-"""Exit codes of `status`: DONE (the daemon is running), and the codes from DIED to UNKNOWN."""
+"""Exit codes of `status`: DONE (the daemon is running), DIED, STOPPED and UNKNOWN."""
 
 _REQUEST_TIMEOUT = 70.0
 """How many seconds `reload` and `upgrade` wait for the master. The master's own limits (`run_master`) are shorter."""
@@ -309,9 +309,10 @@ def upgrade(invocation: Invocation) -> int:
 def _request(
     invocation: Invocation, number: int, requests: Callable[[MasterStatus], RequestStatus]
 ) -> tuple[int, int | None, RequestStatus | None]:
-    """Signal the master.
+    """Signal the master, and wait for the end of the request, at most `request_timeout`.
 
-    Return the pid of this master, the pid of the master that runs afterwards, and the outcome (None if unknown).
+    Return the pid of this master, the pid of the master that runs afterwards (None: none), and the outcome of the
+    request (None: unknown).
     """
     path = invocation.pid_path()
     before, status = read_status(path)

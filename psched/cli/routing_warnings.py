@@ -103,9 +103,9 @@ def warn_unless_routed(chosen: Chosen, name: SectionName, store: LeaseStore, typ
 
 
 def _routed_types(chosen: Chosen, name: SectionName) -> TypeFilter | None:
-    """Return the types that the application routes; None without an application, or if it cannot be loaded.
+    """Return the types that the application routes; None if there is no application, or if it cannot be loaded.
 
-    `doctor` reports why the application cannot be loaded.
+    Prints no error, because `doctor` reports why the application cannot be loaded.
     """
     settings = chosen.settings(name)
     try:

@@ -303,7 +303,7 @@ def _state_text(row: Fields) -> str:
 
 
 def _attempt_text(row: Fields) -> list[str]:
-    """Describe the running or the next attempt by the number that the log uses. Return [] for a first attempt."""
+    """Return the number, as in the log, of the running or the next attempt as text; [] for a first attempt."""
     attempts = row["attempts"]
     if row["state"] == RUNNING:
         return [f"attempt {attempts}"] if attempts > 1 else []

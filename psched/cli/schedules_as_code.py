@@ -261,7 +261,7 @@ def _plain(definition: NewSchedule) -> dict[str, Any]:
 
 
 def _owner_of(rows: Sequence[ScheduleRow]) -> str:
-    """Return the owner of all rows. Raises ConfigError unless all rows have the same owner."""
+    """Return the owner that all rows have in common. Raises ConfigError if there is no such owner."""
     owners = Counter(row.policy.owner for row in rows)
     if len(owners) == 1:
         [owner] = owners
@@ -362,7 +362,7 @@ def _planned(
 
 
 def _placed(chosen: Chosen, found: Plan) -> Plan:
-    """Return the plan with `database` set to the configured database. Warn if it was made for another database."""
+    """Return the plan with `database` set to the configured database. Warn if the plan was made for another one."""
     database = required_section(chosen.settings("schedules"), "schedules").masked_url
     if found.database not in ("", database):
         click.echo(f"warning: the plan was made for {found.database}; this database is {database}", err=True)

@@ -31,7 +31,7 @@ def required_section(settings: Settings, name: SectionName) -> Section:
 
 @contextmanager
 def opened_section(chosen: Chosen, name: SectionName, check: bool = True, **access: bool) -> Iterator[Any]:
-    """Open the schedules or the queue. Raises ConfigError, and DatabaseError within the context.
+    """Open the schedules or the queue. Raises ConfigError. Errors of the database become DatabaseError in the context.
 
     `check`: require that the tables exist. `access`: `read_only` and `long_reads`, see `StoreSettings`.
     """

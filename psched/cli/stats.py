@@ -71,7 +71,7 @@ def stats(chosen: Chosen, last: float) -> None:
 
 
 def report_of(insight: ScheduleInsight | TaskInsight, is_kept: bool, last: float) -> RunReport | None:
-    """Return the report; None if the store keeps no statistics."""
+    """Return the report about the last `last` seconds. `is_kept`: whether the store keeps statistics; if not: None."""
     return insight.run_report(last) if is_kept else None
 
 

@@ -15,7 +15,7 @@ from psched.supervisor.pidfile import PidFileError, is_stale, read_report
 RUNNING = 0
 DIED = 1
 STOPPED = 3
-"""Exit codes of `status`: the codes from RUNNING to STOPPED."""
+"""Exit codes of `pschedd status`: RUNNING, DIED and STOPPED."""
 
 _LONGEST = 1000
 

@@ -65,7 +65,7 @@ def top(chosen: Chosen, interval: float) -> int:
 
 
 class _InsightReader(threading.Thread):
-    """Queries the database every `interval` seconds, and writes a byte to `wake` after each answer, until `end`."""
+    """Every `interval` seconds, queries the database and then writes a byte to `wake`. `end` stops this."""
 
     def __init__(self, settings: Settings, insight: Insight, interval: float, wake: int) -> None:
         super().__init__(name="psched top", daemon=True)

@@ -31,7 +31,7 @@ DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
 _LONGEST_SLEEP = 300
 """The maximum number of seconds from one check by beat to the next."""
 _AROUND_CHANGE = 4 * 3600
-"""Seconds around a clock change in which beat's estimate depends on the time of the check."""
+"""Up to this many seconds from a clock change, the next run that beat computes depends on the time of its check."""
 _LONGEST_SEARCH = 9 * 366 * 86400
 """The longest search, in seconds: from one 29th of February to the next across the year 2100."""
 _NOTES = (
@@ -77,7 +77,10 @@ def read_celery(app: Any) -> Imported:
 
 
 def _stored() -> dict[str, dict[str, Any]]:
-    """Return the enabled tasks of django-celery-beat in the form of `beat_schedule`, each with a `definition`."""
+    """Return the enabled tasks of django-celery-beat in the form of `beat_schedule`.
+
+    Each task has one more entry, `definition`: psched's options for its schedule.
+    """
     registry = sys.modules.get("django.apps")
     if registry is None or not registry.apps.ready or not registry.apps.is_installed("django_celery_beat"):
         return {}

@@ -30,8 +30,9 @@ class MatchingFields:
     """The values that each field of a cron expression allows. A time must match in all fields.
 
     A date matches if it is one of `days`, if it is the last day of the month and `last_day` is set, or if it is one of
-    `nth_weekdays`: pairs of weekday and n, where -1 means the last. It must also be one of the `weekdays` (Sunday: 0).
-    `stars`: the names of the fields to write with `*`; this decides the effect of clock changes on hours and minutes.
+    `nth_weekdays`: pairs of weekday and n, where -1 means the last. Its weekday must also be one of `weekdays` (Sunday:
+    0). `stars`: the names of the fields to write with `*`; this decides the effect of clock changes on hours and
+    minutes.
     """
 
     seconds: Collection[int] = frozenset((0,))
@@ -70,9 +71,10 @@ def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, 
 
 
 def stretches_of_years(years: Collection[int], first: int, last: int) -> list[tuple[int | None, int | None]]:
-    """Return the first and the last year of each span of consecutive years from `first` on; None for no limit.
+    """Return the first and the last year of each span of consecutive years, without years before `first`.
 
-    `last`: the last year that a rule can name. A span up to `last` has no limit.
+    A span that begins with `first` has None as its first year. A span that ends with `last`, the last year that a rule
+    can name, has None as its last year.
     """
     found: list[list[int]] = []
     for year in sorted(year for year in years if year >= first):

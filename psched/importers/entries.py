@@ -21,7 +21,7 @@ class ImportedEntry:
 
     `origin`: its place, such as `crontab:12`. `rule`: its rule in the original words. `name`: the base of its key.
     `definitions`: the schedules that replace it; none if there is a `problem`. `following`: when the other scheduler
-    runs it; None if that is unknown. `remarks`: differences other than those of times.
+    runs it; None if that is unknown. `remarks`: differences in behaviour, except in the times of runs.
     """
 
     origin: str

@@ -144,9 +144,9 @@ def _policy(spec: dict[str, Any], remarks: list[str]) -> Definition:
 
 
 def _rule(text: str, zone: Any, timezone: str, remarks: list[str]) -> tuple[Definition, Following | None]:
-    """Return the rule of a definition, and a function for the times of Kubernetes.
+    """Return the rule of a definition, and a function that finds the next time when Kubernetes would run it.
 
-    For an interval the function is None.
+    Instead of the function, returns None for an interval (`@every`).
     """
     match = re.match(r"(?:CRON_)?TZ=(\S+)\s+(.*)", text)
     if match is not None:

@@ -181,7 +181,7 @@ def _in_century(text: str) -> str:
 
 
 def _from_end(text: str) -> Iterator[int]:
-    """Yield days that are counted from the end of the month. A step leads towards the end."""
+    """Yield days that are counted from the end of the month. `7/2` yields 7, 5, 3 and 1: steps go towards the end."""
     for term in text.split(","):
         match = _PART.fullmatch(term)
         if match is None:

@@ -16,13 +16,13 @@ from psched.store.visitor_actions import VisitorAction
 MOST = 10_000
 """The maximum number of rows of one state that are counted."""
 TYPES = 100
-"""The maximum number of types in one answer."""
+"""The maximum number of types that a query returns."""
 MOST_OF_TYPE = 1000
 """The maximum number of rows of one state and type that are counted."""
 
 
 class Reader(Protocol):
-    """A reader that knows the errors of its databases: an `Insight`, or a part of one."""
+    """An `Insight` or one of its sections: can tell what an error of a query means."""
 
     def is_unavailable(self, error: Exception) -> bool: ...
 

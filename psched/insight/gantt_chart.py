@@ -13,8 +13,7 @@ from psched.schedules.schedule import RUNNING, WAITING, failed_attempts
 from psched.store.ledger import PAUSED, SKIPPED, Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 MOST_RUNS = 3000
-"""The maximum number of ledger entries of each kind in one answer: the last entries, and the last entries with
-`had_trouble`."""
+"""A timeline has at most this many of the last ledger entries, and as many of the last entries with `had_trouble`."""
 _LEAST_OUTAGE = 120.0
 """The minimum length of an outage, in seconds. In an outage nothing runs, although an occurrence is due."""
 _LEAST_OVERLAP = 0.5

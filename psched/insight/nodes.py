@@ -14,9 +14,9 @@ class NodeState:
     """A host's master, or a process with an embedded scheduler, with all its sections.
 
     `age`: seconds since its last report. `vanished`: whether its reports ended without a normal stop. `clock_offset`:
-    its clock minus the database's clock, in seconds. `sections`: the types that it acquires in each section.
-    `processes`: its processes and their runs at the last report. `started`, and `since` of a run, are unix seconds on
-    the database's clock.
+    the node's clock minus the database's clock, in seconds. `sections`: the types that the node acquires in each
+    section. `processes`: the node's processes and their runs at the last report. `started`, and `since`
+    of a run, are unix seconds on the database's clock.
     """
 
     name: str

@@ -15,7 +15,7 @@ LOOKED_AT = 200
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[R, P]):
-    """Some rows in order. `after`: where the next page begins; None after the last page.
+    """Some rows in order. `after`: where the next page begins; None if this is the last page.
 
     A page may have fewer rows than requested, or none, although more pages follow.
     """

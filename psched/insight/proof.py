@@ -1,4 +1,4 @@
-"""A page of schedules with their audits, made from the ledger, and with the records that the audits used."""
+"""Audits of schedules from the ledger, page by page, with the records that the audits used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psched.schedules.audit_result import Kind, Verdict, as_object
 from psched.schedules.collection import ScheduleCollection
 
 _LONGEST = 4.0
-"""A page ends after this many seconds of auditing."""
+"""When a page has taken this many seconds, no further audit begins, and the page ends."""
 LONGEST_AUDIT = 20.0
 """The audit of one schedule ends after this many seconds."""
 
@@ -37,7 +37,7 @@ class Proof:
 class ProofPage:
     """The audits of some schedules for the occurrences from `since` to `until` (unix seconds, both included).
 
-    `after`: the next page begins after this key; None after the last page. `made`: when the audits began, in unix
+    `after`: the next page begins after this key; None: this is the last page. `made`: when the audits began, in unix
     seconds by the database's clock.
     """
 
@@ -55,7 +55,7 @@ class ProofPage:
 
     @property
     def sha256(self) -> str:
-        """A hash over the hashes of all schedules, each followed by a newline."""
+        """The SHA-256 of a text with a line for each audit: the SHA-256 of its evidence."""
         return hashlib.sha256("".join(f"{each.evidence.sha256}\n" for each in self.proofs).encode()).hexdigest()
 
     def as_object(self) -> dict[str, Any]:

@@ -68,8 +68,8 @@ class ScheduleDetails:
     """One schedule. For a deleted schedule, `row` and `state` are None, and `waits` is empty.
 
     `waits`: why the schedule is not running. `next_runs`: the next runs by its rule. `history` and `versions`: the last
-    entries of the ledger and the last changes of the definition, the oldest first; empty without a ledger. `older`:
-    where the previous page of the history ends; None if there is no previous page; see `history_page`.
+    entries of the ledger and the last changes of the definition, the oldest first; empty without a ledger. `older`: the
+    `until` with which `history_page` returns earlier entries; None if there are none.
     """
 
     row: ScheduleRow | None
@@ -159,15 +159,15 @@ class ScheduleInsight(TableInsight):
     def history_page(self, key: str, until: int | None = None) -> Page[LedgerRow, int]:
         """Return the last ledger entries of the schedule's occurrences up to `until`, the oldest first.
 
-        `until`: unix seconds; None: all. `after` of the page is the `until` of the previous page. The page is empty
-        without a ledger.
+        `until`: unix seconds; None: no limit. To get the entries before this page, call again with the page's `after`
+        as `until`. The page is empty without a ledger.
         """
         check_key(key)
         check_times(until=until)
         return Page(*self._last_entries(key, until))
 
     def _last_entries(self, key: str, until: int | None) -> tuple[Sequence[LedgerRow], int | None]:
-        """Return the last entries up to `until`, and the `until` of the previous page (None if there is none)."""
+        """Return the last entries up to `until`, and the `until` for earlier entries (None if there are none)."""
         ledger = self._store.ledger
         rows = [] if ledger is None else list(ledger.rows(LedgerFilter(key, until=until, last=_RUNS + 1)))
         if len(rows) <= _RUNS:
@@ -314,7 +314,7 @@ class ScheduleInsight(TableInsight):
     def troubles(self, since: float | None = None, until: float | None = None, last: int = 50) -> Sequence[LedgerRow]:
         """Return the last entries with `had_trouble` that were settled in a range (unix seconds), the oldest first.
 
-        Empty without a ledger. `overdue` returns the schedules that are late now.
+        Empty without a ledger. For schedules that are late now, see `overdue`.
         """
         ledger = self._store.ledger
         wanted = LedgerFilter(failed=True, since=since, until=until, last=last)
@@ -338,7 +338,7 @@ class ScheduleInsight(TableInsight):
         """Return how many runs start in each of the next `hours` full hours, and how many workers they keep busy.
 
         Reads the rules of all schedules, page by page. For 100,000 schedules this takes a second, so callers should
-        store the answer.
+        store the forecast.
         """
         begin = int(self._store.now()) // HOUR * HOUR + HOUR
         return forecast(self._rules(), begin, hours, self._schedules.cron_dialect, self._durations)
@@ -349,7 +349,7 @@ class ScheduleInsight(TableInsight):
     def week_ahead(self) -> WeekAhead:
         """Return the forecast of the next week, the minutes in which many runs start, and the clock changes.
 
-        Reads the same rows as `forecast`. Takes up to about 30 s of processor time; the answer shows what was left out.
+        Reads the same rows as `forecast`. Takes up to about 30 s of processor time. The result says what was left out.
         """
         begin = int(self._store.now()) // HOUR * HOUR + HOUR
         uses, dialect = list(self._rules()), self._schedules.cron_dialect

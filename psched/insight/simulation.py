@@ -100,9 +100,9 @@ class Simulation:
     more than `late_after` seconds late. `skipped`: numbers of occurrences by reason. `interrupted`: the number of runs
     that the outage ended. `missed`: the number of occurrences that wait when the outage ends. `caught_up`: the first
     time after the outage (or after `begin`) when no due occurrence waits; None if not before `end`. `waiting`: see
-    `SimulatedSchedule`. `hours`: each hour of the range. `busiest`: the hour with most work. `affected`: the affected
-    schedules, the worst delays first. `unmeasured`: types of which no run was found; their runs take the mean time of
-    the runs of other types.
+    `SimulatedSchedule`. `hours`: each hour of the range. `busiest`: the hour with most work. `affected`: the schedules
+    with late, skipped or waiting occurrences, the worst delays first. `unmeasured`: types of which no run was found;
+    their runs take the mean time of the runs of other types.
     """
 
     begin: float
@@ -388,7 +388,7 @@ class _Simulator:
     def _count_until(self, row: ScheduleRow, last: int) -> int:
         """Return the number of occurrences from the row's occurrence up to `last`.
 
-        The row's occurrence counts in any case.
+        Counts the row's occurrence even if it is after `last`.
         """
         return 1 + rule_occurrences.count(row.rule, row.next_time, last, self._dialect)
 

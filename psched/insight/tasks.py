@@ -60,7 +60,7 @@ class TaskInsight(TableInsight):
     def late(self, seconds: float = 60.0, *, limit: int = 50) -> list[TaskRow]:
         """Return the waiting tasks that have been due for at least `seconds`, those due longest first.
 
-        Redis and `rdb_compat` choose among 1,000 of them.
+        On Redis and `rdb_compat`, reads only 1,000 such tasks, perhaps not those due longest.
         """
         return self._store.long_due(seconds, limit)
 
@@ -80,7 +80,7 @@ class TaskInsight(TableInsight):
     def users(self, limit: int = 20, most: int = _MOST_OF_USERS) -> DueUsers:
         """Return users with due tasks, sorted by whose task is acquired next. Users at their `max_running` are last.
 
-        Reads up to `most` due tasks of each priority. The answer shows whether other users may have due tasks. Raises
+        Reads up to `most` due tasks of each priority. The result says whether other users may have due tasks. Raises
         NotSupportedError on `rdb_compat`.
         """
         found = self._store.reads.users(limit, most)

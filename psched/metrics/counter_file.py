@@ -89,7 +89,7 @@ class CounterBlock:
         self._counters = {label: number for number, (label, _) in enumerate(_counters(self.values, self._bytes))}
 
     def counter(self, *label: str) -> int | None:
-        """Return the index in `values` of a counter's first number; None if the block is full."""
+        """Return the index in `values` of the first number of a counter; None for a new one if the block is full."""
         number = self._counters.get(label)
         if number is None:
             number = len(self._counters)
@@ -105,7 +105,7 @@ class CounterBlock:
         return _HEADER + number * _ENTRY + _LABEL
 
     def about_to_fork(self) -> None:
-        """Clear the header of the last child, which has ended. The counts of this child stay."""
+        """Clear the last child, which has ended, from the header. The counters keep its counts."""
         for each in (_Header.PID, _Header.HEARTBEAT, _Header.RUNNING, _Header.IS_READY):
             self.values[each] = 0.0
 

@@ -29,7 +29,7 @@ READY = "ready"
 RECOVERED = "recovered"
 """Message: the child has released the leases of the dead children that its spec names."""
 APPLIED = "applied"
-"""Message: the child has applied the schedules that the application declares, or cannot (`apply_at_start`)."""
+"""Message: the child has applied, or cannot apply, the schedules that the application declares (`apply_at_start`)."""
 EMPTY = "empty"
 """Message: a forced exit is in progress, and the child has released all its leases."""
 BYE = "bye"
@@ -125,7 +125,7 @@ class MasterPipe:
     def send(self, order: int) -> None:
         """Send an order without waiting. An order is the number of the signal with the same meaning.
 
-        If the child does not read orders, it is dead or frozen, and its heartbeats stop.
+        The order may be lost if the child does not read orders. Such a child is dead or frozen: its heartbeats stop.
         """
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._orders, bytes([order]))

@@ -13,7 +13,7 @@ from psched.process.child_protocol import RunningTable
 from psched.process.dispatch_socket import DispatchSocket
 
 FETCHER_SLOT = 0
-"""The number of the fetching child's slot. The fetching child has no handlers."""
+"""The number of the fetching child's slot. In each slot the master forks one child after the other."""
 FIRST_SLOT = 1
 """The number of the slot whose child does the work that each node needs once, such as alerts."""
 

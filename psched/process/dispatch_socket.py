@@ -38,8 +38,8 @@ class Connection:
         self._received = bytearray()
         self._unsent = bytearray()
         self._sending: deque[tuple[int, Any]] = deque()
-        """The messages with bytes in `_unsent`, each with the number of bytes up to its end, counted from the first
-        message of the connection."""
+        """The messages that are not sent completely. The number before each: how many bytes this connection has sent
+        when the message is complete."""
         self._queued = self._sent = 0
         self.is_open = True
         """Whether the process at the other end is alive, according to the last `send` or `receive`."""

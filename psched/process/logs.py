@@ -66,7 +66,8 @@ class Log:
     def collect_output(self) -> None:
         """Write the output of this child line by line. In a systemd service, write it to the log's destination.
 
-        The standard error of the master stays the journal, so that the journal shows why a service does not start.
+        Only children call this. The master still writes its standard error to the journal, so that the journal shows
+        why a service does not start.
         """
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)
@@ -245,7 +246,7 @@ def _said(event: str, task: Task, error: str | None = None, **fields: Any) -> di
 
 
 def _log_settled(section: str, tasks: Sequence[Task]) -> None:
-    """Log a single run, or the number of runs. Runs that are settled together have all finished."""
+    """Log a single run with its outcome, or the number of several runs. Several runs have all finished."""
     if len(tasks) == 1 or _runs_log.isEnabledFor(logging.DEBUG):
         for task in tasks:
             _log_settled_run(task, logging.DEBUG if len(tasks) > 1 or task.outcome == "released" else logging.INFO)

@@ -76,7 +76,7 @@ class Queue(PolledTable):
         failed_retention: float | None = None,
         stats_retention: float = 30 * 86400.0,
     ) -> None:
-        """`retention`, `failed_retention`, `stats_retention`: the same as in `TaskSettlement`."""
+        """`retention`, `failed_retention`, `stats_retention`: see `TaskSettlement`."""
         settlement = TaskSettlement(store, retention, max_attempts, failed_retention, stats_retention)
         super().__init__(store, settlement, times)
         self._retention = settlement.retention
@@ -139,9 +139,9 @@ class Queue(PolledTable):
     def submit_many(self, tasks: Iterable[NewTask], connection: Any = None) -> list[str]:
         """Create many tasks. Return the keys that existed before; their tasks are not changed.
 
-        All are written in one transaction: that of the caller if `connection` is given, as for `submit`. On Redis a
-        transaction writes at most 5,000 tasks or 4 MB of data; repeat a call that failed halfway. Raises ValueError and
-        NotSupportedError before anything is written.
+        All tasks are written in one transaction. With `connection` it is the caller's transaction, as for `submit`. On
+        Redis a transaction writes at most 5,000 tasks or 4 MB of data, so a call with more may fail halfway: repeat it.
+        Raises ValueError and NotSupportedError before anything is written.
         """
         checked = _storable_tasks(tasks)
         if not checked:
@@ -157,7 +157,7 @@ class Queue(PolledTable):
         """Create a task like `submit`, without blocking the event loop.
 
         Calls that one event loop makes at the same time are combined into one transaction. Each call gets its own
-        result or error. If a caller is cancelled, the task may exist or not, as after a lost answer: submit it again.
+        result or error. If a caller is cancelled, the task may exist or not. To be sure, submit it again.
         """
         given = {name: value for name, value in options.items() if value is not None}
         task = storable_task(NewTask(key, type, {} if data is None else data, **given))
@@ -470,7 +470,7 @@ def open_queue(
     """Return the queue that `section` configures. Opens no connection.
 
     `prefetch_time`: seconds of the lease on prefetched tasks (default: `alive_time`). `connections`, `database`,
-    `read_only`, `long_reads`: the same as in `StoreSettings`.
+    `read_only`, `long_reads`: see `StoreSettings`.
     """
     own = section.store_settings(holder, connections)
     settings = replace(own, queue=section.table, database=database, read_only=read_only, long_reads=long_reads)
