@@ -108,7 +108,7 @@ class JobHandler(CallingHandler):
             self._stop_without_row(error)
 
     def decide(self, decision: str, **options: Any) -> Any:
-        """Decide like the base class, but do not settle a task that was removed while it ran."""
+        """Like the method of the base class, but if the task was removed while it ran, log this instead of raising."""
         try:
             return super().decide(decision, **options)
         except NotFoundError as error:

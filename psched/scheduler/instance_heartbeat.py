@@ -62,7 +62,7 @@ class InstanceRegistry:
         lease: float = LEASE,
         restore_tables: Callable[[], None] = lambda: None,
     ) -> None:
-        """`restore_tables`: called if the database answers a heartbeat with an error, as its tables may be missing."""
+        """`restore_tables`: called if the database answers a heartbeat with an error, because tables may be missing."""
         self.key = f"instance:{secrets.token_hex(16)}"
         self.thread = PeriodicThread("psched instance heartbeat", self.heartbeat, INTERVAL, self.unregister)
         self._queue = queue
@@ -84,7 +84,7 @@ class InstanceRegistry:
         return _instance(cast("TaskRow", claim.row), 0.0).since
 
     def heartbeat(self) -> bool:
-        """Renew the row, and return True. Raises the driver's errors."""
+        """Renew this instance's row, and return True. Raises the driver's errors."""
         try:
             self._renew()
         except Exception as error:

@@ -95,7 +95,7 @@ def _interval(every: object) -> str:
 def _moment(at: object, timezone: str) -> str:
     """Return a time as text in local time of `timezone`. A datetime without a zone is already local.
 
-    Rounds up to whole seconds: the whole second before might have passed, and then the task would never run.
+    Rounds up to a whole second. Rounded down, the time might already have passed, and the task would never run.
     """
     if isinstance(at, str):
         return at
@@ -121,7 +121,7 @@ def _checked_seconds(at: object) -> float:
 
 
 def check_names(options: Iterable[str]) -> None:
-    """Raise TypeError for an option that neither a registration nor another schedule has."""
+    """Raise TypeError for an unknown option. The options of a schedule for its runs count as known."""
     known = RegistrationChanges.__annotations__.keys() | _OF_RUNS
     for name in options:
         if name not in known:
@@ -129,7 +129,7 @@ def check_names(options: Iterable[str]) -> None:
 
 
 def checked_rule_of(cron: str, timezone: str, terms: Mapping[str, Any], dialect: CronDialect) -> Rule:
-    """Return the checked rule, without the calendars that it excludes. Raises ConfigError, ValueError, TypeError."""
+    """Return the checked rule, with no calendars in it. Raises ConfigError, ValueError, TypeError."""
     for name in terms:
         if name in _OF_RUNS:
             instead = "retry=True tries a task again; @app.task(…) takes retry_wait, max_attempts and timeout"

@@ -356,7 +356,7 @@ class Scheduler:
         """Submit a task that runs once, now or in `delay` seconds. Return its key. The scheduler need not be started.
 
         Any instance that has bound `name` runs the task. Without `retry` the task starts at most once. With `retry` it
-        starts again until a handler succeeds: `retry_timeout` seconds (None: 60) after it failed or its process died.
+        starts again, `retry_timeout` seconds (None: 60) after it failed or its process died, until a handler succeeds.
 
         `data`: any JSON value, given by position or keyword. By position, a mapping whose names are all options of
         schedule-mq is refused, because psched takes options as keywords.

@@ -1,8 +1,8 @@
 """Skips the occurrences that were due while no instance ran. Each instance does this once, when it starts.
 
-An occurrence is missed unless an instance was running when the occurrence was due, has a handler for the occurrence's
-name, and is still alive. An instance with an expired heartbeat lease may be dead, or it may have lost the database just
-like this instance. Such an instance counts as dead if it does not renew the lease within a few seconds.
+An occurrence is missed if no living instance with a handler for its name has been running since it was due. An instance
+with an expired heartbeat lease may be dead, or it may have lost the database just like this instance. Such an instance
+counts as dead if it does not renew the lease within a few seconds.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class MissedOccurrences:
                 stopping.wait(_PAUSE)
 
     def _overdue_row(self, name: str) -> ScheduleRow | None:
-        """Return the schedule if it was due before this instance started and is overdue by more than the grace time.
+        """Return the schedule if its occurrence was due more than the grace time before this instance started.
 
-        Return None for a paused schedule, because resuming it decides about its occurrences. Return None for an extra
-        run by `run_now`.
+        Otherwise return None. Also return None for an extra run by `run_now`, and for a paused schedule, because
+        `resume` decides about its occurrences.
         """
         row = self.schedules.store.get(name)
         if row is None or row.paused or row.is_extra or row.next_time >= self.since - self.grace:
@@ -69,7 +69,7 @@ class MissedOccurrences:
         return row
 
     def _is_decided(self, name: str, others: Sequence[Instance]) -> bool:
-        """Skip the schedule's missed occurrences. Return False if this must be tried again."""
+        """Skip the schedule's occurrences if they were missed. Return False if this must be tried again."""
         row = self._overdue_row(name)
         if row is None:
             return True
@@ -98,9 +98,10 @@ class MissedOccurrences:
         return True
 
     def _finish_abandoned(self, name: str, start: float) -> None:
-        """Acquire an occurrence whose worker died, after its lease has ended.
+        """Acquire the occurrence of a dead worker, if the occurrence's lease has ended.
 
-        Finish it without submitting a task, or release it if it is overdue by less than the grace time.
+        If it was due more than the grace time before `start`, finish it without submitting a task. Otherwise release
+        it.
         """
         task = self.schedules.poll([name])
         if task is not None:

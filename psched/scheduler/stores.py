@@ -24,7 +24,8 @@ instance does so when the lease has ended.
 _TASK_LEASE = 10.0
 """Seconds of lease on a task without retry."""
 STATS_RETENTION = 7 * 86400.0
-"""How many seconds the statistics of runs are kept; also the ledger's entries, at most 1,000 of each schedule."""
+"""How many seconds the statistics of runs and the entries of the ledger are kept. The ledger keeps at most 1,000
+entries of each schedule."""
 _LEDGER = {"ledger_retention": 7 * 86400, "ledger_count": 1000}
 _MAX_CONNECTIONS = 10
 """How many connections of each table stay open, for any number of threads."""
@@ -144,7 +145,7 @@ def table_stem(prefix: object) -> str:
     """Return the beginning of the table names for a prefix, such as `_schedule_mq` for `_schedule_mq:`.
 
     Characters that are not allowed in table names are replaced, and long prefixes are cut; then a digest is appended,
-    so that different prefixes have different names. Raises ConfigError unless the prefix is text.
+    so that different prefixes have different names. Raises ConfigError if the prefix is not text.
     """
     if not isinstance(prefix, str) or not prefix.strip(":"):
         raise ConfigError(f"prefix: expected text, got {prefix!r}")

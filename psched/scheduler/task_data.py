@@ -16,7 +16,7 @@ RETRY_TIMEOUT = 60.0
 INSTANCE = "psched.instance"
 """The task type of the instances' heartbeat rows. This name is reserved."""
 _MAX_NAME_LENGTH = 200
-"""The maximum number of characters of a name. The key of an occurrence's task also contains a time."""
+"""The maximum number of characters of a name. It leaves room for the time in the key of an occurrence's task."""
 _OPTIONS = {
     "push": {"data": "data", "delay": "delay", "retry": "retry", "retryTimeout": "retry_timeout"},
     "register": {"cronExpr": "cron", "retry": "retry", "retryTimeout": "retry_timeout"},
@@ -53,7 +53,7 @@ class TaskData:
 
 
 def checked_task_data(data: object, retry: bool, retry_timeout: float | None) -> TaskData:
-    """Return the task's data. A `retry_timeout` of None means the default. Raises ValueError."""
+    """Return the arguments as `TaskData`. A `retry_timeout` of None means the default. Raises ValueError."""
     return TaskData(data, retry, RETRY_TIMEOUT if retry_timeout is None else retry_timeout)
 
 
@@ -72,14 +72,14 @@ def refuse_options(method: str, name: str, given: object) -> None:
 
 
 def _as_keyword(option: str, value: object) -> str:
-    """Return the value as text, in the form that psched takes. Data is omitted, as it may be long or secret."""
+    """Return an option's value as text, in the form that psched takes. Data is omitted, as it may be long or secret."""
     if option in _MILLISECONDS and isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value / 1000:g}"
     return "…" if option == "data" else repr(value)
 
 
 def checked_name(name: object) -> str:
-    """Return the name of a task. Raises ValueError unless it is text of 1 to 200 characters that is not reserved."""
+    """Return the name of a task. Raises ValueError if it is reserved, or is not text of 1 to 200 characters."""
     if callable(name):
         raise ValueError(f"expected the name of a task, got {name!r}; write bind('name') or @bind('name')")
     text = check_key(name)

@@ -163,7 +163,7 @@ class SchedulerThreads:
     def stop(self, timeout: float | None, is_exiting: bool = False) -> bool:
         """Stop the threads. Return False if they still run after `timeout` seconds (None: wait without end).
 
-        `is_exiting`: do not start a thread that closes everything later.
+        `is_exiting`: whether the process ends, so that no thread is started that would close everything later.
         """
         self._stopping.set()
         self._ready.set()
@@ -188,7 +188,10 @@ class SchedulerThreads:
         self._logged_overrun = why
 
     def _prepare(self) -> None:
-        """Prepare the store, and start the threads that need it. May be called again after an error."""
+        """Create missing tables, store the registrations, and start the threads that need both.
+
+        May be called again after an error.
+        """
         self.stores.create_tables()
         if self._since is None:
             self._since = self._instances.register()

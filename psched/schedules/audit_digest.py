@@ -36,9 +36,9 @@ class AuditEvidence:
     A line is a JSON object with all fields (of an entry, all but `backfill`), sorted by name, without spaces, and with
     escapes for characters outside of ASCII.
 
-    The audit also uses the current rows of the schedule and its backfills, its oldest entry, and with `max_runs` or
-    `overlap: skip` further entries before the span. The hash leaves these out, because they change with time.
-    `reached`: the next occurrence by the current row; None if the schedule no longer exists.
+    The audit also uses the current rows of the schedule and its backfills, the oldest entry of the schedule, and with
+    `max_runs` or `overlap: skip` further entries before the span. The hash leaves these out, because they change with
+    time. `reached`: the next occurrence by the current row; None if the schedule no longer exists.
     """
 
     def __init__(self, keep: bool = False) -> None:

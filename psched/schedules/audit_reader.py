@@ -91,9 +91,9 @@ class AuditReader:
         new_evidence: Callable[[], AuditEvidence | None],
         seconds: float,
     ) -> list[AuditedSchedule]:
-        """Audit the first schedules, at least one, for about a second.
+        """Audit schedules from the beginning of `keys`, at least one, for about a second.
 
-        Entries are read page by page, so a schedule may be changed in between. Such a schedule is audited again.
+        Entries are read page by page. A schedule that is changed meanwhile is audited again.
         """
         changes, begun = self._ledger.changes_of(keys), monotonic()
         done: dict[str, AuditedSchedule] = {}
@@ -116,7 +116,7 @@ class AuditReader:
     def _audit(
         self, key: str, shared: _SharedRecords, scope: AuditScope, evidence: AuditEvidence | None, end: float
     ) -> AuditedSchedule:
-        """Audit one schedule. `end`: when reading its ledger ends (monotonic)."""
+        """Audit one schedule. `end`: after this time (monotonic), its ledger is no longer read."""
         try:
             records = self._records_of(key, shared, scope, end)
             if evidence is not None:
@@ -150,7 +150,7 @@ class AuditReader:
         return _SharedRecords(now, changes, present, oldest, before, earlier, parts, rows)
 
     def _records_of(self, key: str, shared: _SharedRecords, scope: AuditScope, end: float) -> AuditRecords:
-        """Return the records of one schedule. Reading more of them raises TimeoutError after `end` (monotonic)."""
+        """Return the records of one schedule. After `end` (monotonic), reading its entries raises TimeoutError."""
         ledger, changes = self._ledger, shared.changes[key]
         found = [shared.before.get(Definition(key, version)) for version in versions_at(changes, scope.since)]
         before = sorted((row for row in found if row is not None), key=lambda row: (row.scheduled_time, row.fence))
@@ -187,7 +187,10 @@ class AuditReader:
                 yield row
 
     def _part_records(self, key: str, scope: AuditScope, end: float) -> PartRecords:
-        """Return the records of a part of a backfill. Entries are read after the row, and until `end`."""
+        """Return the records of a part of a backfill.
+
+        Its entries are read after its row. After `end` (monotonic), reading entries raises TimeoutError.
+        """
         ledger = self._ledger
         present, changes = self._store.get(key), ledger.changes(key)
         backfill = changes[0].rule.backfill if changes else None

@@ -30,7 +30,7 @@ class Why:
     """The explanation of a violation: text, and the times that belong to it (unix seconds).
 
     `behind`: the `scheduled_time` of the run for which the occurrences wait; None if they wait for no other run.
-    `next_attempt`: when that run, or else the occurrence itself, is retried; None without a retry.
+    `next_attempt`: when that run (if `behind` is None, the occurrence itself) is retried; None without a retry.
     """
 
     what: str
@@ -88,7 +88,8 @@ class Verdict:
     unlisted: int = 0
     notes: list[tuple[str, float]] = field(default_factory=list)
     _continues: bool = False
-    """Whether the next violation may extend the last violation. Not if an occurrence was settled in between."""
+    """Whether the next violation may extend the last one. False if an occurrence has been settled since the last one.
+    """
 
     @property
     def missing(self) -> int:

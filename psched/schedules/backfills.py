@@ -51,8 +51,8 @@ MOST_RUNNING = 100
 """The maximum number of parts of one backfill."""
 _TRIES = 100
 _BEFORE = 32
-"""How many entries before a range are searched for one that covers the start of the range: an entry of many skipped
-occurrences."""
+"""How many entries before a range are searched for one that covers the start of the range, as an entry of several
+skipped occurrences may."""
 _KEPT = 86400.0
 """How many seconds the rows of a finished backfill are kept, at least. Until then its number is not used again."""
 
@@ -76,8 +76,8 @@ class BackfillState:
     """A backfill and its progress.
 
     - `name`: the schedule and a number, such as `nightly:3`.
-    - `state`: `failing` (an attempt failed and is retried), `retrying` (the same, but no error is known), `running`,
-      `paused`, `waiting`, `finished` or `cancelled`.
+    - `state`: `failing` (an attempt failed and is retried), `retrying` (like `failing`, but no error is known),
+      `running`, `paused`, `waiting`, `finished` or `cancelled`.
     - `first`, `last`: the first and the last occurrence.
     - `max_running`: how many occurrences run at a time.
     - `done`: how many occurrences are settled. `failed`: how many of these failed for good. `left`: how many still have
@@ -134,7 +134,7 @@ class BackfillCollection:
 
         The runs have the current type, data and policy of the schedule; later changes of the schedule do not affect
         them. At most `max_running` of them run at a time: the range is split into as many parts, and each part runs in
-        order, or with `reverse` from its end. Among due rows, those that were due earlier run first.
+        order, or with `reverse` from its end. Due parts and due schedules run in the order of their due times.
 
         Raises:
             NotFoundError: there is no such schedule.

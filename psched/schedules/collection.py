@@ -314,8 +314,8 @@ class ScheduleCollection(PolledTable):
         """Yield for each schedule (or each of `keys`) whether the ledger proves that every due occurrence ran.
 
         The audit covers the occurrences from `since` to `until` (unix seconds, both included); for a deleted schedule,
-        those before its deletion. Each must be finished, running now, or skipped for a reason that its policy or a
-        pause permits. No other occurrence may have run.
+        those before its deletion. Each of these occurrences must be finished, running now, or skipped for a reason that
+        its policy or a pause permits. No other occurrence may have run.
 
         `late`: the maximum number of seconds that a run may begin late. By default, an occurrence may wait for a worker
         for 10 s, or for twice `poll_interval` if that is longer.
@@ -366,7 +366,7 @@ class ScheduleCollection(PolledTable):
         return AuditScope(since, until, late, grace)
 
     def _audited(self) -> Iterator[str]:
-        """Yield the keys in the ledger. Then yield the keys of schedules that another program added."""
+        """Yield the keys of schedules in the ledger. Then yield those not in it, because another program added them."""
         recorded = set()
         ledger = self.ledger
         for key in ledger.keys():  # noqa: SIM118 – the ledger is not a mapping
@@ -389,8 +389,8 @@ class ScheduleCollection(PolledTable):
         """Return up to `limit` overdue schedules, the most overdue first.
 
         An overdue schedule fails, or no worker acquires it. In the returned rows `data` is {}, and `problem` does not
-        consider the data. On `rdb_compat` only those that no worker acquires are returned, because its table does not
-        distinguish a run from the wait for a retry.
+        consider the data. On `rdb_compat` only schedules that no worker acquires are returned, because its table does
+        not distinguish a run from the wait for a retry.
         """
         age = self.overdue_after
         found = {row.key: row for row in (*self.store.long_due(age, limit), *self.store.failing(age, limit))}

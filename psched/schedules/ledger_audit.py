@@ -94,7 +94,7 @@ class AuditRecords:
 
     @property
     def known_from(self) -> float:
-        """The occurrence from which on all entries are kept."""
+        """The first occurrence from which on the ledger still has all entries."""
         if self.oldest is not None:
             return -math.inf if self.oldest.previous is None else self.oldest.scheduled_time
         is_young = bool(self.changes) and self.changes[0].action == ADD and self.changes[0].at >= self.kept_since
@@ -534,7 +534,7 @@ class _Definition:
         return f"skipped as {reason}, which no policy or pause gives as a reason"
 
     def _not_overlapping(self, row: LedgerRow, previous: LedgerRow | None) -> str | None:
-        """Return the violation unless the previous run was settled after the skipped occurrences were due."""
+        """Return the violation if the previous run was settled before the skipped occurrences were due, else None."""
         if self.change.policy.overlap != "skip":
             return f"skipped as {OVERLAPPING}, which the policy then in force does not permit: overlap=wait"
         if previous is None:

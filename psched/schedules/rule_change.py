@@ -10,11 +10,11 @@ from psched.schedules.pause_and_run_now import with_regular
 
 
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row`, which has a new rule, with its next occurrence at `now` by the new rule.
+    """Return `row`, whose rule has replaced the rule `old`, with next times computed at `now`.
 
-    If the schedule has run as often as the new rule allows, it has ended. A due occurrence stays as it is. An
-    occurrence whose time has come, but that waits for its delay, gets the new delay. If both rules have the same
-    occurrences, any occurrence gets the new delay. Any other occurrence is replaced by the first match of the new rule.
+    If the schedule has run as often as the new rule allows, it has ended. Otherwise a due occurrence stays as it is. An
+    occurrence that is not due yet keeps its time and gets the new delay, if its time has come or both rules have the
+    same occurrences. Any other occurrence is replaced by the first match of the new rule.
     """
     if row.has_run_enough:
         return quick_replace(row, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)

@@ -88,7 +88,7 @@ def plain(rule: Rule) -> Rule:
 
 
 def validate(rule: Rule, dialect: CronDialect) -> None:
-    """Raise ConfigError, with the remedy, unless occurrences of the rule can be computed."""
+    """Raise ConfigError, with the remedy, if the occurrences of the rule cannot be computed."""
     cron.validate(rule.cron, rule.timezone, dialect)
 
 

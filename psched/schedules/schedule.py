@@ -77,9 +77,9 @@ class Schedule:
             NotFoundError: there is no such schedule.
             ConfigError, ValueError: a value is not valid; nothing was changed.
             NotSupportedError: the store keeps no policies, or no versions.
-            ScheduleError: `next_time` or `next_run_time` was given while a run is leased or waits for a retry, or
-                `next_run_time` while the schedule is paused; or the schedule has another version than `if_version`, or
-                is a backfill.
+            ScheduleError: `next_time` or `next_run_time` was given while a run is leased or waits for a retry;
+                `next_run_time` was given while the schedule is paused; the version of the schedule is not `if_version`;
+                or the schedule is a backfill.
         """
         given: Changes = {
             "type": type,
@@ -209,10 +209,10 @@ class ScheduleState:
 
     - `broken`: the row cannot be run.
     - `failing`: an attempt has failed and is retried.
-    - `retrying`: the same, but no error is known.
+    - `retrying`: like `failing`, but no error is known.
     - `leased`: running or waiting for a retry. Only `rdb_compat` uses it, as its table cannot tell the two apart.
     - `due`: no worker has begun the occurrence.
-    - `overdue`: the same, for longer than `overdue_after`.
+    - `overdue`: like `due`, but late by more than `overdue_after`.
     - `ended`: the rule has no further occurrence.
 
     `lateness`: seconds since the time of the unfinished occurrence. `is_overdue`: whether the lateness is more than

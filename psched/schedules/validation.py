@@ -308,7 +308,7 @@ def check_enqueued_key(key: str, type: str) -> None:
 
 
 def check_times(**times: object) -> None:
-    """Raise ValueError unless each of `times` is None or passes `check_time`."""
+    """Call `check_time` for each of `times` that is not None. Raises ValueError."""
     for name, time in times.items():
         if time is not None:
             check_time(name, time)
@@ -321,7 +321,7 @@ def check_has_occurrence(time: int, next_run_time: float | None) -> None:
 
 
 def check_delay(delay: object) -> None:
-    """Raise ValueError unless `delay` is a number of seconds, of at most 366 days in either direction."""
+    """Raise ValueError if `delay` is not a number of seconds, or is longer than 366 days in either direction."""
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LONGEST_DELAY:
         raise InvalidValueError(
             f"delay must be a number of seconds from -{LONGEST_DELAY} to {LONGEST_DELAY} (366 days), got {shown(delay)}"

@@ -64,7 +64,7 @@ class Plan:
     - `source`: the file or the application.
     - `at`: when the plan was made, in unix seconds by the database's clock.
     - `unchanged`: how many schedules are already as declared.
-    - `undeclared`: schedules of `owners` that are not declared, but stay because the plan does not prune.
+    - `undeclared`: schedules of `owners` that are not declared, but stay because `prune` was not given.
     - `others`: how many schedules have other owners or no owner (counted up to 100,000). These schedules do not change.
     - `rows`: the changes in the form that the store takes; empty for a plan that was read from a file.
     - `database`: the URL of the store without its password, if the caller has named it.
@@ -207,7 +207,7 @@ def apply_declared(schedules: ScheduleCollection, declared: Iterable[DeclaredSch
 
 
 def check_keeps_owners(schedules: ScheduleCollection) -> None:
-    """Raise NotSupportedError if the store keeps no owners: a plan must not change schedules of other owners."""
+    """Raise NotSupportedError if the store keeps no owners, as a plan could then change schedules of others."""
     if not schedules.store.keeps_policies:
         raise NotSupportedError(
             "owner: the tables of rdb_compat keep no owners, so a plan cannot know which schedules it may change; "

@@ -30,7 +30,7 @@ _MOST_FAULTS = 20
 _EXAMPLE = "owner: billing"
 
 Check = Callable[[NewSchedule], object]
-"""Raises ConfigError, ValueError or NotSupportedError for a schedule that cannot be added."""
+"""Called with a schedule. Raises ConfigError, ValueError or NotSupportedError if the schedule cannot be added."""
 
 
 def read_schedules_file(path: Path, check: Check | None = None) -> DeclaredSchedules:

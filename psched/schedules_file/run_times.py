@@ -151,7 +151,7 @@ class RunTimeComparison:
         return found if timing.most is None else min(found, timing.most)
 
     def _runs(self, timing: _Timing) -> Iterator[float]:
-        """Yield the runs, at least as many as `_count` returns. Callers must use at most this number of runs."""
+        """Yield the runs. There may be more than `_count` returns; callers must use at most that number."""
         if timing.settled:
             yield timing.next_run_time
         listed, time = self._later(timing), timing.next_time
@@ -215,10 +215,10 @@ class RunTimeComparison:
     def crowded_minutes(
         self, before: Iterable[ScheduleRow], after: Iterable[ScheduleRow]
     ) -> list[PlannedCrowdedMinute]:
-        """Return the minutes in which many runs begin, and more than before the change.
+        """Return the minutes in which many runs begin, if more runs begin in them than before the change.
 
-        At most five, the largest first. Schedules with a `spread` of a minute or more do not count, nor do schedules
-        that run each minute or more often.
+        At most five minutes are returned, those with the most runs first. Schedules with a `spread` of a minute or more
+        do not count, nor do schedules that run each minute or more often.
         """
         were, become = Counter(map(_group, before)), Counter(map(_group, after))
         were.pop(None, None)

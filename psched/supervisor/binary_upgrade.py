@@ -122,7 +122,7 @@ class BinaryUpgrade:
     def start(self, immediate: bool, now: float) -> None:
         """Start a new master.
 
-        While it is starting, another call starts no second one, but can make the upgrade immediate.
+        While the new master is starting, another call starts no second new master, but can make the upgrade immediate.
         """
         self.immediate = immediate or (self.active and self.immediate)
         if self.active:

@@ -230,7 +230,7 @@ class OomKills:
 
 
 def find_oom_counter(proc: Path) -> Path | None:
-    """Return the file in which the kernel counts the kills in our control group, or None."""
+    """Return the file in which the kernel counts out-of-memory kills in this process's control group, or None."""
     try:
         groups = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
         mounts = [line.split(" ") for line in (proc / "mountinfo").read_text().splitlines()]

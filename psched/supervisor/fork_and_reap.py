@@ -207,7 +207,7 @@ class ProcessTable:
 
 
 def _leave_master_group(master: int) -> None:
-    """Create a process group, read nothing from the terminal, and request SIGQUIT for the death of the master.
+    """Create a process group, read nothing from the terminal, and let the kernel send SIGQUIT when the master dies.
 
     This death signal (Linux) is a second safeguard besides the end of the orders pipe. The kernel sends it when the
     *thread* that forked this process ends; the master has only one thread. The signal is blocked until the child has

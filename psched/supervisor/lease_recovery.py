@@ -46,8 +46,8 @@ class LeaseRecovery:
         """Children that released all their leases at their forced exit. The next worker reports them to the fetching
         child, which then forgets them."""
         self._shared: set[str] = set()
-        """The holders that dead children shared with other children. Children with another holder do not know these
-        leases.
+        """The holders of leases that dead children shared with other children. Children with another holder do not know
+        these leases.
         """
         self._child: ChildProcess | None = None
         self._fork_at = -math.inf
@@ -96,11 +96,12 @@ class LeaseRecovery:
     def tick(self, now: float, settings: Settings, last: bool, holders: Collection[str] = ()) -> None:
         """Fork a recovery child if necessary.
 
-        Call this after the ticks of the slots: if they fork a worker, it releases the leases instead. The leases of a
-        fetching child wait for the next fetching child, because no other process knows which leases these are.
+        Call this after the ticks of the slots: if a slot forks a worker, that worker releases the leases instead. The
+        leases of a fetching child wait for the next fetching child, because no other process knows which leases these
+        are.
 
-        `holders`: the holders of the living children, and of the next children. When the last child of an earlier
-        configuration has ended, all leases that are left of their holder are released.
+        `holders`: the holders of the living children, and of the next children. A holder that is not among them belongs
+        to an earlier configuration, whose last child has ended. All leases that are left of such a holder are released.
 
         `last`: no more workers will be forked, so there is only one attempt. If it fails, all leases that are left end
         after `alive_time`.

@@ -55,7 +55,7 @@ class Reload:
             self._refuse(f"loading the configuration failed: {error!r}", error)
 
     def tick(self) -> LoadedConfig | None:
-        """When the dry-run child has succeeded, move the log and return the new configuration."""
+        """When the dry-run child has succeeded, apply the new settings of the log, and return the new configuration."""
         if self._dry_run is None or not self._dry_run[1].gone:
             return None
         (config, child), self._dry_run = self._dry_run, None

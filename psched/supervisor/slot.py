@@ -166,7 +166,7 @@ class Slot:
         return child is not None and child.ready and child.escalation.idle and not child.running
 
     def replace(self, config: LoadedConfig, dispatch: DispatchSocket | None, immediate: bool, now: float) -> None:
-        """Stop the child. The next child is forked after it has ended, so that never too many tasks run at a time."""
+        """Stop the child. The next child is forked only when this one has ended, so that never too many tasks run."""
         self.config, self.dispatch = config, dispatch
         self._has_applied = self._retired = False
         self._fork_at = -math.inf
@@ -214,8 +214,8 @@ class Slot:
 
         If the child has run a task, the next is forked almost immediately: only the task that crashed the child waits,
         longer each time. Otherwise the first replacement is forked immediately, because leases wait for recovery. From
-        the second early death in a row, the slot waits for `child_fork_frequency_limit`. While there is no fetching
-        child, all handler children wait. So the slot of the fetching child waits for 0.2, 0.4, 0.8, 1.6, 2, 2, … s.
+        the second early death in a row, the slot waits for `child_fork_frequency_limit`. The slot of the fetching child
+        waits only for 0.2, 0.4, 0.8, 1.6, 2, 2, … s, because all handler children wait for the fetching child.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if child.running or child.worked:

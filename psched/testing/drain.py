@@ -58,7 +58,7 @@ class Drain:
         threads call.
         """
         self._left = False
-        """Whether a task was submitted while a call was running tasks, so that this call must run the task."""
+        """Whether a task was submitted while a call was running tasks. That call must run this task, too."""
 
     def __call__(
         self,

@@ -31,8 +31,8 @@ _ASLEEP = 150
 count begins again when the process has used `_AWAKE` nanoseconds of processor time.
 """
 _AWAKE = 2_000_000
-"""Nanoseconds of processor time. If a process has used more, its sleep counts as interrupted. The limit is not 0,
-because SQLite sometimes tries again while it waits for a lock.
+"""If a process has used more than this many nanoseconds of processor time, its sleep counts as interrupted. The limit
+is not 0, because SQLite sometimes tries again while it waits for a lock.
 """
 
 _SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}

@@ -65,8 +65,8 @@ def psched_config(request: pytest.FixtureRequest) -> Config:
 def psched_app(request: pytest.FixtureRequest) -> Any:
     """The App whose tasks the tests run, its name (`module:NAME`), or several of them.
 
-    None: all Apps in loaded modules. The default is `psched_app` in pytest's configuration. Override this fixture to
-    name an App in Python.
+    None: all Apps in loaded modules. The default is the option `psched_app` of pytest's configuration. Override this
+    fixture to name an App in Python.
     """
     return request.config.getini("psched_app") or None
 
@@ -115,7 +115,7 @@ def psched_clock() -> Iterator[DatabaseClock]:
 def psched_drain(
     psched_queue: Queue, _psched_tables: OpenTables, psched_clock: DatabaseClock, monkeypatch: pytest.MonkeyPatch
 ) -> Drain:
-    """Runs what is due: `psched_drain()`, or everything until a time: `psched_drain(until=…)`."""
+    """`psched_drain()` runs what is due now. `psched_drain(until=…)` runs everything that is due until a time."""
     from psched.testing.drain import Drain
 
     drain = Drain(_psched_tables, psched_clock)

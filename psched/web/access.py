@@ -121,7 +121,7 @@ class Gate:
         raise RefusedError(HTTPStatus.UNAUTHORIZED, "enter a user name and a password")
 
     def _check_is_local(self, request: Request) -> None:
-        """Raise RefusedError unless the visitor is on this host, uses a name of this host, and comes through no proxy.
+        """Raise RefusedError if the visitor is on another host, uses a name of another host, or comes through a proxy.
 
         The check of the name prevents DNS rebinding.
         """
@@ -135,7 +135,7 @@ class Gate:
             raise RefusedError(HTTPStatus.FORBIDDEN, f"without authentication, these pages {reason}; {remedy}")
 
     def _trace_of_proxy(self, request: Request) -> str | None:
-        """Return what shows that a proxy sent this request: its headers, its version of HTTP, or another site's name.
+        """Return what shows that a proxy sent this request: its headers, HTTP version, or the host name of its page.
 
         A proxy on this host has a local address, and many proxies replace the name in `Host` by the name to which they
         connect.

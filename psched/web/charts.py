@@ -42,7 +42,7 @@ class Columns:
 def columns(values: Sequence[tuple[float, float, str]], least: float = 1.0) -> Columns:
     """Return a chart with one bar for each (good, bad, title). A bar may be empty.
 
-    `least`: the value of a bar of full height, unless a bar has a higher value.
+    `least`: the value of a bar of full height, if no bar has a higher value.
     """
     highest = max(least, *(good + bad for good, bad, _ in values)) if values else least
     step, height = Columns.width / max(1, len(values)), Columns.height

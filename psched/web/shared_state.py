@@ -1,4 +1,7 @@
-"""The state that pages share: settings, readers, collections for changes, and answers kept for a few seconds."""
+"""The state that pages share: settings, readers, collections for changes, and results of queries.
+
+A result is called an answer here, and its query a question. Answers are kept for a few seconds.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ T = TypeVar("T")
 _CONNECTIONS = 4
 _MOST_ANSWERS = 500
 _PATIENCE = 0.3
-"""Seconds that a page waits for a slow answer. Most answers come in this time, but not those for 100,000 schedules."""
+"""Seconds that a page waits for a slow query. Most queries end in this time, but not those about 100,000 schedules."""
 _FAILURE_KEPT = 30.0
-"""Seconds after which the failure of a slow question is forgotten if no browser has fetched it."""
+"""Seconds after which the failure of a slow query is forgotten if no browser has fetched the error."""
 _MOST_ASKED = 50
-"""The maximum number of slow questions that wait for a thread or for their browser. Further browsers have to ask
-again."""
+"""The maximum number of slow queries that wait for a thread, are running, or have failed with an error that no browser
+has fetched yet. For further queries, browsers have to ask again."""
 _THREADS = 2
-"""Threads for slow questions."""
+"""The number of threads for slow queries."""
 
 
 class _Kept(NamedTuple):
@@ -134,7 +137,8 @@ class SharedState:
 
         An answer older than twice `seconds` is not returned. Returns None if there is no answer after `patience`
         seconds (default: `_PATIENCE`). The browser then fetches the page again, and gets the answer or the error. `ask`
-        must not depend on the request, but texts in the answer may show times in the zone that all requests have.
+        must not depend on the request, but the answer may contain times in the shown zone, which is the same for all
+        requests.
         """
         with self._lock:
             self._forget_old_failures()

@@ -46,7 +46,7 @@ class Snapshot:
 
     If `mark` changes, pages must be fetched again.
 
-    `overdue`: the first late schedules by time. `overdue_count` shows whether there are more.
+    `overdue`: the most overdue schedules, at most 51. `overdue_count`: whether there are more than 50.
     """
 
     taken: float
@@ -79,7 +79,7 @@ class StatusPoller:
     """Keeps the status of the database up to date. Safe to use from several threads."""
 
     def __init__(self, insight: Callable[[], Insight]) -> None:
-        """`insight`: opens the reader of the database at its first use."""
+        """`insight`: called when the database is first read; returns the reader."""
         self._insight = insight
         self._changed = threading.Condition()
         self._closed = threading.Event()

@@ -18,7 +18,7 @@ from psched.web.rendering import page
 from psched.web.shared_state import SharedState
 
 _KEPT = 120.0
-"""Seconds for which an answer is kept, because computing an answer reads the rules of all schedules."""
+"""Seconds for which a forecast is kept, because computing a forecast reads the rules of all schedules."""
 LEVELS = 6
 """Number of colours of a heatmap, without the colour of 0."""
 
