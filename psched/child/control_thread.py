@@ -37,7 +37,8 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 _STOPS: dict[int, bool] = {signal.SIGTERM: False, signal.SIGINT: False, signal.SIGQUIT: True}
-"""Signals that end the child, each with whether the stop is immediate. The master's orders have the same numbers."""
+"""Signals that end the child, each with whether the stop is immediate. The master's orders use the numbers of these
+signals."""
 _ORPHAN_GRACE = 0.4
 """Seconds from the death of the master until running handlers are stopped."""
 _ORPHAN_END = 1.7
@@ -101,7 +102,7 @@ class ControlThread(threading.Thread):
             self._pipe.send(BEAT)
 
     def _report(self) -> bool:
-        """Update the process title, and tell the master if the `trouble` of the role has changed.
+        """Update the process title, and tell the master if the `trouble` of the `ChildRole` has changed.
 
         Return whether the child was idle since the last heartbeat.
         """

@@ -16,7 +16,8 @@ from psched.process.child_spec import ChildRole, ChildSpec
 from psched.store.node_registry import NodeProcess
 
 _SETTLEMENT = 1.0
-"""For how many seconds a stopping child waits for its last settlement. Without an answer, handler children settle."""
+"""The maximum number of seconds that a stopping fetching child waits for its last settlement to end. Handler children
+that get no answer settle their runs themselves."""
 
 _CONNECTIONS = 2
 """The idle connections of each section: one to acquire rows, and one to settle runs at the same time."""

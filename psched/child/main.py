@@ -32,7 +32,7 @@ hundreds of tasks, which took 6 % of the processor time of no-op tasks (2026-11-
 def child_main(
     name: str, settings: Settings, pipe: ChildPipe, log_file: Log, make: Callable[[ChildPipe], ChildRole]
 ) -> int:
-    """Run the role `make(pipe)`, with `name` in the process title; return the exit code."""
+    """Run the `ChildRole` that `make(pipe)` returns. Return the exit code. `name`: shown in the process title."""
     pid = os.getpid()
     gc.set_threshold(_COLLECTED)
     log_file.collect_output()
@@ -64,7 +64,7 @@ def child_main(
 
 
 def role_of(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
-    """Load the application and return the role of the child that `spec` describes. Runs in the child's main thread."""
+    """Load the application and return the `ChildRole` that `spec` describes. Runs in the child's main thread."""
     if spec.counters is not None:
         ChildCounter(spec.counters).attach()
     application = load(spec.application)

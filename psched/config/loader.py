@@ -219,7 +219,10 @@ class _Loader:
         return None
 
     def _got(self, message: str, path: tuple[str, ...]) -> str:
-        """Return `, got …` with the text in the file. So secrets in variables and URLs are not shown."""
+        """Return `, got …` with the text in the file, or with a text that hides it if it may be a secret.
+
+        The text in the file has `${NAME}` instead of the value of a variable. Secrets in a URL are masked.
+        """
         if not message.startswith("expected") or path[-1] == "url":
             return ""
         value = self._raw_value(path)

@@ -44,7 +44,7 @@ def _retry_wait(section: Section) -> float | Backoff:
 class Section:
     """One table and how its rows are run: the keys of `schedules:` and `queue:`.
 
-    At the top level, a key applies to both.
+    If a key is at the top level of the configuration, it applies to both sections.
     """
 
     app: Annotated[tuple[str | checks.NameWithOptions, ...], Check(checks.names)] = ()

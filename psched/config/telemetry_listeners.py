@@ -36,7 +36,7 @@ def attach_listeners(settings: Settings, in_worker: bool = False) -> None:
 def preload_listeners(settings: Settings) -> None:
     """Import those modules in `telemetry:` that are part of psched. Raises ConfigError.
 
-    So children share the libraries of these modules.
+    The master does this before it forks, so that children share the memory of the libraries.
     """
     for listener in settings.telemetry:
         if "." not in listener.name:

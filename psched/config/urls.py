@@ -78,7 +78,7 @@ def is_in_memory(url: str) -> bool:
 
 
 def absolute_url(url: str, base: Path) -> str:
-    """Return `url`. If it names a relative SQLite file, the file is resolved in the folder `base`."""
+    """Return `url`. The path of a relative SQLite file is made absolute; it starts at the folder `base`."""
     file = _sqlite_file(url) if url.startswith("sqlite") else ""
     if file in ("", ":memory:"):
         return url

@@ -1,8 +1,8 @@
 """Validators of single configuration values. Each returns the converted value, or raises ValueError.
 
-`loader` appends `, got …` to a message that begins with "expected". There `loader` quotes the text of the file: a
-`${VAR}` is shown by its name, because its value may be a secret. In a message that quotes a value by `repr`, `loader`
-replaces the value.
+To a message that begins with "expected", `loader` appends `, got …` with the text in the file. This text has `${VAR}`
+instead of a value that may be a secret. If a message quotes such a value by `repr`, `loader` replaces the value by
+that text.
 """
 
 from __future__ import annotations

@@ -38,7 +38,10 @@ class Expansion:
     base: Path
 
     def of(self, value: Any, path: tuple[str, ...] = ()) -> Any:
-        """Return `value` with the references in all its strings replaced. Raises ExpansionError."""
+        """Return `value` with the references in all its strings replaced. Raises ExpansionError.
+
+        `path`: the keys that lead to `value`, for the error.
+        """
         if isinstance(value, dict):
             return {key: self.of(item, (*path, str(key))) for key, item in value.items()}
         if isinstance(value, list | tuple):

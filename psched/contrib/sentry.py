@@ -241,7 +241,10 @@ def _minutes(seconds: float) -> int:
 
 
 def _publish(call: SubmitCall) -> None:
-    """Open a span for each type. If the store keeps headers, put the trace into the tasks' headers."""
+    """Open a span for each type of the submitted tasks.
+
+    If the store keeps headers, put the trace into the tasks' headers.
+    """
     of_types: dict[str, list[NewTask]] = {}
     for task in call.tasks:
         of_types.setdefault(task.type, []).append(task)

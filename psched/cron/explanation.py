@@ -202,7 +202,10 @@ def _months(read: Fields) -> str:
 
 
 def _step(values: Sequence[int], size: int) -> int | None:
-    """Return the step of values that begin with 0 and divide `size` evenly; None for other values or a single value."""
+    """Return the step if `values` are all multiples of a step from 0 to below `size`, and the step divides `size`.
+
+    Return None for other values, and for a single value.
+    """
     step = size // len(values)
     return (
         step if len(values) > 1 and size % len(values) == 0 and tuple(values) == tuple(range(0, size, step)) else None

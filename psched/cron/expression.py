@@ -159,7 +159,7 @@ class DayRule:
         return day in self.days or (self.last_day and day == length)
 
     def fits_weekday(self, day: int, weekday: int, length: int) -> bool:
-        """Return whether the field weekday matches this day, which is a `weekday`."""
+        """Return whether the field weekday matches day `day` of a month, which is a `weekday` (0: Sunday)."""
         if self.ignores_weekday or weekday in self.weekdays or (weekday, (day + 6) // 7) in self.nth_weekdays:
             return True
         return day + 7 > length and (weekday, _LAST) in self.nth_weekdays

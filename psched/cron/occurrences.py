@@ -180,9 +180,9 @@ def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -
 
 
 def _next_by_hours(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Find the next match, as in `_next_in_real_time`.
+    """Find the next match, as in `_next_in_real_time`, but with the exception of the dialect perfectsched.
 
-    If an hour begins in a gap, skip the rest of the hour unless the hour before matches, too.
+    If an hour begins in a gap, the rest of the hour only matches if the hour before matches, too.
     """
     found = _next_in_real_time(expression, zone, after, limit)
     while found is not None:

@@ -287,7 +287,8 @@ class RecoveryReporter(AlertThread):
     def _good_run_after(self, trouble: Watermark) -> LedgerRow | None:
         """Return the first successful run of the late or failed occurrence, or of a later occurrence.
 
-        For a failed occurrence, an extra run counts, too. A late occurrence stays late until it is settled itself.
+        After a failure, a successful extra run counts, too. It does not count for a late occurrence, because that stays
+        late until it is settled itself.
         """
         assert self._store.ledger is not None
         is_late = trouble.detail.startswith("late")

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 _MOMENT = 0.02
 """How many seconds the last task of a batch may wait for the tasks before it."""
 _LONGER_MOMENT = 0.4
-"""Like `_MOMENT`, while batches are full. It is longer, because each batch costs one or two transactions, and due rows
-have to wait in any case.
-"""
+"""The limit instead of `_MOMENT` while batches are full. It is longer, because each batch costs one or two
+transactions, and due rows have to wait in any case."""
 _UNKNOWN = 0.2
 """How many seconds the very first run is expected to take."""
 TOO_LONG = 0.5
@@ -91,9 +90,9 @@ class AdaptiveBatchSizer(BatchSizer):
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
-        """Return how many tasks to run here, one after another from the first.
+        """Return how many of the tasks to run here, beginning with the first.
 
-        The other tasks would wait too long until these have run.
+        Behind these, the other tasks would wait too long.
         """
         wait, slowest = 0.0, 0.0
         too_long = TOO_LONG * self._longest / _LONGER_MOMENT

@@ -165,8 +165,8 @@ class EventThread(threading.Thread):
     def _set_back(self, mark: Watermark, now: float) -> Watermark:
         """Lower the watermark, because the database's clock was set back.
 
-        Runs that end now have times before the old watermark. Runs with times after the new watermark are sent again,
-        unless this node remembers them.
+        Otherwise runs that end now would not be sent, because their times are before the old watermark. Runs with times
+        after the new watermark are sent again, unless this node remembers that it has sent them.
         """
         self._marks.remove(mark)
         self._marks.raise_to("events", self._sender.name, now - OVERLAP)

@@ -102,9 +102,9 @@ class ConnectedChild:
     """The runs in progress, as the child last reported them."""
 
     def forget(self, section: str, key: str, claim: int) -> bool:
-        """Remove a row.
+        """Remove a row. Return False if the child does not have the row.
 
-        Return False if the child does not have the row: `Fetcher._sweep` has released the row, or will release it.
+        Then `Fetcher._sweep` has released the row, or will release it.
         """
         rows = self.rows[section]
         is_here = rows.get(key) == claim
@@ -305,7 +305,7 @@ class Fetcher:
                 raise ValueError(f"not a message of a handler child: {message!r:.100}")
 
     def _return(self, child: ConnectedChild, section: str, encoded: Encoded, deadlines: Sequence[float]) -> None:
-        """Let other children run rows of `child`, before all other waiting rows."""
+        """Take rows back from `child`. Put them before all other waiting rows, so that other children run them."""
         now, claims, child.longest = self._clock(), decode_claims(encoded), math.inf
         for claim, deadline in zip(reversed(claims), reversed(deadlines), strict=True):
             if child.forget(section, claim.row.key, claim.lease.claim):
@@ -459,7 +459,10 @@ class Fetcher:
                 self._fetched.appendleft(row)
 
     def _is_enough(self, count: int, seconds: float, section: str) -> bool:
-        """Return whether a batch of `count` rows gets no further row. `seconds`: of its runs with a further row."""
+        """Return whether a batch that has `count` rows of a section gets no further row.
+
+        `seconds`: the expected duration of all runs sent with the batch, including the run of the further row.
+        """
         fixed = self._fixed.get(section)
         if fixed is not None:
             return count >= fixed
@@ -467,7 +470,7 @@ class Fetcher:
 
     @property
     def _fitting(self) -> int:
-        """How many rows of the average size a batch may have."""
+        """How many rows of average size fit into a message."""
         return max(1, int(_LARGEST_MESSAGE / max(self._row_size, 1.0)))
 
     def _expected(self, row: FetchedRow) -> float:

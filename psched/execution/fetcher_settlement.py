@@ -123,9 +123,9 @@ class GroupSettlement:
         self._connection = connection
         self._clock = clock
         self.seconds = 0.0
-        """How long the statement took that settled the last runs."""
+        """How many seconds the statement took that settled the last runs."""
         self.own_seconds = 0.0
-        """The same, but 0 if it was a statement of the fetching child."""
+        """Like `seconds`, but 0 if the fetching child executed the statement."""
 
     def accepts(self, tasks: Sequence[Task], now: float) -> bool:
         """Return whether the fetching child should finish these runs. `now`: boottime seconds."""
@@ -133,7 +133,7 @@ class GroupSettlement:
         return is_cheaper and min(task.deadline for task in tasks) > now + _LEASE
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        """Finish runs like `Settlement.finish_many`."""
+        """Finish runs; see `Settlement.finish_many`."""
         answer = self._connection.finish_many(self._section, [_without_data(claim) for claim in claims])
         left = claims if answer is None else _left(claims, answer.are_finished)
         if answer is not None and not left:
@@ -147,7 +147,7 @@ class GroupSettlement:
 
 
 def _left(claims: Sequence[Claim], are_finished: Sequence[bool | None]) -> list[Claim]:
-    """Return the claims that the fetching child has not finished, or perhaps not."""
+    """Return the claims of the runs that the fetching child has not finished, or for which this is unknown."""
     return [
         claim._replace(lease=claim.lease._replace(unanswered=True)) if is_finished is None else claim
         for claim, is_finished in zip(claims, are_finished, strict=True)

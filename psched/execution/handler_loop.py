@@ -221,10 +221,9 @@ class HandlerLoop:
         return True
 
     def _may_run(self, run: ActiveRun) -> bool:
-        """Return whether the run may begin. Record its start first, if that is required.
+        """Return whether the run may begin. Record the start of the run first, if that is required.
 
-        If recording fails, release the task. If all allowed attempts ended with the death of their workers, fail the
-        task.
+        If recording fails, release the task. If each allowed attempt ended with the death of its worker, fail the task.
         """
         task = run.task
         if task.attempts_exhausted:

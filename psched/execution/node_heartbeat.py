@@ -33,7 +33,7 @@ from psched.store.type_filter import TypeFilter
 log = logging.getLogger(__name__)
 
 _INTERVAL = 10.0
-"""The average seconds between two statements of an idle node, no matter how many sections it has."""
+"""The average number of seconds between two statements of an idle node, for any number of sections."""
 _TICK = 5.0
 """The shortest time between two statements about one section, in seconds, if the running tasks have changed."""
 _COMPARISON = 300.0

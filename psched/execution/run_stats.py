@@ -4,8 +4,9 @@ A telemetry listener counts each settled run in the process that ran it. A handl
 fetching child every second. The child that polls writes them after the end of their minute. If a handler child is
 killed, its counts of one second are lost. If the child that polls is killed, its node loses up to a minute of counts.
 
-`psched.metrics.event_counters` counts the same runs for the exporter, in memory that outlives the process. It counts
-for one host, does not separate minutes, and needs a file of counters. Both use the same sums of each event.
+For the exporter, `psched.metrics.event_counters` counts the same runs in a file of counters, which outlives the
+process. Its counts are those of one host, and are not separated by minute. Both modules add up the runs of an event by
+`psched.metrics.group_settled_runs`.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class RunCounts:
         self._clock = clock
         self._lock = threading.Lock()
         self._minutes: dict[int, dict[tuple[str, OUTCOMES], list[int]]] = {}
-        """The numbers of `RunSums`, in plain lists: Python changes a list in half the time of a `RunSums`."""
+        """For each minute, and each type and outcome: the numbers of `RunSums` in a plain list, because Python changes
+        a plain list in half the time of a `RunSums`."""
         self._types: dict[int, set[str]] = {}
 
     @property

@@ -11,9 +11,8 @@ from psched.execution.periodic_thread import PeriodicThread
 
 _TICK = 0.2
 _LAST_MOMENT = 0.5
-"""If a run does not stop although its lease cannot be renewed, the process exits before the lease ends: by this many
-seconds, or by half of the poller's `margin` if that is less.
-"""
+"""If a lease cannot be renewed and its run does not stop, the process exits this many seconds before the end of the
+lease. If half of the poller's `margin` is less, that applies instead."""
 
 _WINDING_UP = 20.0
 """How many seconds a stopping process may need to settle and release its tasks after the last handler: enough for a

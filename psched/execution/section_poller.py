@@ -148,7 +148,7 @@ def give_up_leases(tasks: Sequence[Task], now: float) -> None:
 
 
 class PolledSource(Protocol[Row_co]):
-    """The source of a poller's rows: a `Source`, or a `FetchSource`, which makes no tasks of the rows."""
+    """The source of a poller's rows: a `Source`, which makes tasks of the rows, or a `FetchSource`, which does not."""
 
     @property
     def store(self) -> LeaseStore:
@@ -455,7 +455,7 @@ class PollTimer:
         - `took`: the duration of the query. The next poll starts that much earlier, as it also takes that long to
           reach the database.
 
-        If a row was expected, this counts as a false wake-up, unless the wake-up was for a new row that is due later.
+        This counts as a false wake-up if a row was expected and the wake-up was not for a new row that is due later.
         """
         self._polled_at = self.clock() - took
         rest = self._jittered(self.longest if called and wait != 0 else self._polled_interval(took))
@@ -538,7 +538,7 @@ class WakeupListener:
         self._opened = False
         self._listening = self._connected = False
         self.was_notified = False
-        """Whether a wake-up came since the last `listen`. It may have ended the listening."""
+        """Whether a wake-up came since the last `listen`. The wake-up may have ended the listening."""
         self._retry_at = clock()
         self._logged = False
 

@@ -1,7 +1,8 @@
-"""Collects successful runs and settles them together: a transaction for a hundred runs costs about as much as for one.
+"""Collects successful runs and settles them together.
 
-Until a run is settled, the database does not show that it has ended, and its lease is renewed. If the process dies
-before that, the run is repeated, as at-least-once allows.
+One transaction for a hundred runs costs about as much as a transaction for one run. Until a run is settled, the
+database does not show that it has ended, and its lease is renewed. If the process dies before the settlement, the run
+is repeated, as at-least-once allows.
 """
 
 from __future__ import annotations

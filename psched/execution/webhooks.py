@@ -20,7 +20,7 @@ _IDS = uuid.UUID("0f0a5c0e-1f2d-4f7a-9a9b-6f1f0f7a7c11")
 
 
 def message_id(*names: object) -> str:
-    """Return the id of the message that `names` describe. It is the same if another host sends the message again."""
+    """Return the id of the message that `names` describe. Every host computes the same id."""
     return f"psched_{uuid.uuid5(_IDS, json.dumps(names))}"
 
 

@@ -34,9 +34,10 @@ _MOST_OF_TYPE = 1
 
 @dataclass(frozen=True, slots=True)
 class SectionFacts:
-    """The answers for one section. `overdue`: how many seconds each overdue schedule is late.
+    """What the database has answered for one section.
 
-    `clock_offset`: this host's clock minus the database's clock, in seconds.
+    `overdue`: how many seconds each overdue schedule is late. `clock_offset`: this host's clock minus the database's
+    clock, in seconds.
     """
 
     counts: Mapping[str, Counted]
@@ -51,7 +52,7 @@ class SectionReader:
     def __init__(
         self, name: str, ask: Callable[[], SectionFacts], problem: Callable[[Exception], str] = one_line
     ) -> None:
-        """`problem`: returns a sentence about an error of `ask`."""
+        """`ask`: queries the database. `problem`: returns a sentence about an error of `ask`."""
         self.name = name
         self._ask = ask
         self._problem = problem

@@ -199,7 +199,7 @@ class CommandHandler(Base):
     def _fail(self, problem: str, tail: str = "", is_kept: bool = False) -> None:
         """Report the error and retry the task.
 
-        `is_kept`: the output may be stored, so the error may contain its last line.
+        `is_kept`: whether the output may be stored. Only then the error also contains the last line of the output.
         """
         log.error("key=%s type=%s %s; retrying later%s", self.task.key, self.task.type, problem, quoted(tail))
         last = (exception_line(tail) or tail.rpartition("\n")[2]) if is_kept else ""

@@ -73,11 +73,11 @@ class CompatScheduleCounts(CompatCounts):
 class CompatTaskCounts(CompatCounts):
     """Implements `TaskCounts`.
 
-    The table does not distinguish a lease from a wait: a task that is due later is `running`.
+    The table does not show whether a task is leased or waits. So every task that is due later counts as `running`.
     """
 
     def __init__(self, database: Database, table: sa.Table, first_timeout: int) -> None:
-        """`first_timeout`: the latest timeout that a finished task can have."""
+        """`first_timeout`: a task is finished if its timeout is at or before this time (unix seconds)."""
         super().__init__(database, table)
         self._first_timeout = first_timeout
 

@@ -1,9 +1,10 @@
 """The base class of both `rdb_compat` stores: leases in the tables of PerfectSched and PerfectQueue.
 
 A worker holds a row by writing the row's timeout. The fence of a lease consists of the occurrence and the last written
-timeout: an acquire writes a later timeout, and a finish writes a later occurrence. Until a lease ends, only its holder
-writes the row. So after the answer to an extend was lost, a new timeout in the row during the old lease proves that the
-extend succeeded.
+timeout. An acquire writes a later timeout, and a finish writes a later occurrence.
+
+Until a lease ends, only its holder writes the row. If the answer to an extend was lost, and the row has a new timeout
+before the old lease ends, then the extend has succeeded.
 
 A process leaves rows that it cannot run to other workers: it writes nothing to them, and remembers them
 (`RowsOfOtherWorkers`), so that its next polls skip them.
@@ -116,8 +117,8 @@ class CompatLeaseStore(SqlStore):
         """Lease up to `limit` due rows that this process can run, and write to no other row.
 
         In total, the rows have at most `MAX_BATCH_SIZE` bytes of stored data; a single row may have more. If the answer
-        was lost, the leases expire. `ahead` is ignored, because the table counts no attempts. Raises
-        NotSupportedError for `types`, because the table has no column of types.
+        to the acquire is lost, no run holds its leases, and they expire. `ahead` is ignored, because the table counts
+        no attempts. Raises NotSupportedError for `types`, because the table has no column of types.
         """
         _refuse(options.types)
         accepts = options.accepts
@@ -274,9 +275,9 @@ class CompatLeaseStore(SqlStore):
     ) -> RowMapping | ScheduleError | None:
         """Execute `statement`, made by `_settling`, and `on_commit` in one transaction.
 
-        Returns None if both took effect. Returns the row if the lease still holds but another condition of the
-        statement does not. Otherwise returns the error. `outcome`: the columns of a settled row, if known: a row that
-        already has them was settled before.
+        Returns None if both took effect. Returns the row if the lease still holds, but another condition of the
+        statement does not. Otherwise returns the error. `outcome`: the columns of a settled row, if known. If the row
+        already has these values, the run was settled before.
         """
         fence = self._present_fence(lease, until)
         parameters = {"lease_key": lease.key, "seen_timeout": fence.timeout, "seen_occurrence": fence.occurrence}
@@ -301,7 +302,7 @@ class CompatLeaseStore(SqlStore):
         until: float,
         outcome: Mapping[str, Any] | None = None,
     ) -> ScheduleError | None:
-        """Execute `statement`. The lease must be its only condition."""
+        """Execute `statement`, whose only condition must be the lease."""
         answer = self._settle(lease, statement, values, until, outcome)
         return answer if isinstance(answer, ScheduleError) else None
 
@@ -385,7 +386,7 @@ class CompatLeaseStore(SqlStore):
     def _take_sized(
         self, connection: Connection, sized: Sequence[RowMapping], values: Mapping[str, Any]
     ) -> Sequence[RowMapping]:
-        """Lock the first rows, as many as :budget has bytes for, but at least :least. Return the rows still due."""
+        """Lock as many of the first rows as fit into :budget bytes, but at least :least. Return those still due."""
         count = count_within([row["bytes"] for row in sized], values["budget"], values["least"])
         return self._lock_due.read(connection, [row["id"] for row in sized[:count]], values)
 
@@ -526,7 +527,7 @@ class Fence(NamedTuple):
     def lease(self, row: RowMapping, end: int) -> Lease:
         """Return the lease on `row` that ends at `end`.
 
-        A `created_at` of 0 means that cancellation of the task was requested.
+        The lease also says whether cancellation of the task was requested: then `created_at` is 0.
         """
         is_cancelled = "created_at" in row and row["created_at"] == 0
         return Lease(row["id"], self.occurrence * _SHIFT + end, float(end), is_cancelled)

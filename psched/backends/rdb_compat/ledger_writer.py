@@ -54,8 +54,8 @@ class CompatLedgerWriter:
     def insert_entry(self, connection: Connection, claim: Claim, entry: Entry) -> None:
         """Insert the entry of the claimed occurrence.
 
-        The fence of the entry is the current time (unix milliseconds), or one more than the fence of the entry before,
-        if that is larger. The end of the lease cannot be the fence, because a later lease may end earlier.
+        The fence of the entry is the larger of two numbers: the current time in unix milliseconds, and the fence of the
+        previous entry plus one. The end of the lease cannot be the fence, because a later lease may end earlier.
         """
         row = cast("ScheduleRow", claim.row)
         version, now = self._version(connection, row), self._now(connection)

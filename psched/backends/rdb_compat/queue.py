@@ -62,7 +62,7 @@ from psched.store.task_store import check_wanted
 log = logging.getLogger(__name__)
 
 _RETIRED = 1_000_000_000
-"""Seconds that are subtracted from the timeout of a finished row."""
+"""The timeout of a finished row is this many seconds before the end of the row's retention time."""
 
 _FIRST_TIMEOUT = 1_300_000_000
 """Unix seconds. No worker acquires a row whose timeout is at or before this time."""
@@ -74,8 +74,8 @@ _FINISHED = {"created_at": None}
 class CompatTaskStore(CompatLeaseStore, TaskStore):
     """A `TaskStore` on a table that Ruby clients and workers may share.
 
-    The `occurrence` of its fences is 1 for a finished row, else 0: the table has no occurrences, and a finish must
-    change the fence.
+    A finish must change the fence, but the table has no occurrences. So the `occurrence` of a fence is 1 for a finished
+    row, else 0.
     """
 
     keeps_headers = False
@@ -128,7 +128,8 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     def _insert_keys(self, connection: Compilable, rows: Sequence[Mapping[str, Any]]) -> Steps[builtins.list[str]]:
         """Insert rows, and return the keys that existed.
 
-        Each row has a statement of its own. One statement for several rows gets them as JSON, which cannot hold bytes.
+        Executes one statement for each row, because a statement for several rows gets them as JSON, which cannot hold
+        bytes.
         """
         present = []
         for row in rows:
@@ -303,7 +304,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return [row["id"] for row in self._first_candidates(connection, count)]
 
     def _first_candidates(self, connection: Connection, count: int) -> Sequence[RowMapping]:
-        """Return the first `count` candidates that are not remembered as rows of other workers."""
+        """Return the first `count` rows of `_due_in_turn` that are not remembered as rows of other workers."""
         rows = connection.execute(self._candidates, {"limit": count + len(self._left_rows)}).mappings().all()
         return [row for row in rows if not self._left_rows.has(row["id"], row["timeout"])][:count]
 

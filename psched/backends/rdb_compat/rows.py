@@ -22,10 +22,11 @@ _LAST_CHARACTER = 0xFFFF
 
 
 def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> TaskRow:
-    """Return a stored task. If a column is invalid, `problem` describes it. `row["now"]`: the clock in unix seconds.
+    """Return a stored task. If a column is invalid, `problem` describes it.
 
-    The table does not distinguish a lease from a wait: as in PerfectQueue, a task that is due later is `running`.
-    `run_at` is the time of submission. A finished task has neither `run_at` nor `due`.
+    `row["now"]`: the clock in unix seconds. The table does not show whether a task is leased or waits. So every task
+    that is due later is `running`, as in PerfectQueue. `run_at` is the time of submission. A finished task has neither
+    `run_at` nor `due`.
     """
     fields = RowReader(row)
     key = fields.text("id")

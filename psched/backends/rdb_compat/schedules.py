@@ -239,9 +239,10 @@ def _changes(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) -> dict
 
 
 def _as_seen(present: ScheduleRow, seen: ScheduleRow) -> bool:
-    """Return whether every column equals the one in `seen`, except the timeout of a leased row: extending changes it.
+    """Return whether the schedule `present` still equals `seen`.
 
-    The table has no version of the definition to compare.
+    The due time of a leased row is not compared, because extending the lease changes it. The table has no version of
+    the definition that could be compared instead of the columns.
     """
     if (present.rule, present.next_time) != (seen.rule, seen.next_time):
         return False

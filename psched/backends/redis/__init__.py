@@ -1,7 +1,7 @@
 """The backend `redis`: schedules and queue on Redis 6 or later. Each operation is one Lua script.
 
-All keys begin with `{psched}:`, so they are in one slot of a Redis Cluster. So one script can advance a schedule and
-submit a task of the queue. docs/redis.md describes the keys.
+All keys begin with `{psched}:`. In a Redis Cluster they are therefore in one slot, and one script can advance a
+schedule and submit a task of the queue. docs/redis.md describes the keys.
 """
 
 from __future__ import annotations

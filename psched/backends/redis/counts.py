@@ -96,7 +96,7 @@ class RedisTaskCounts(RedisCounts):
 
 
 def _named(names: Sequence[str], found: Sequence[Sequence[int]]) -> Mapping[str, Counted]:
-    """Return the counts by name. Leaves out each count that is empty: the script could not determine it."""
+    """Return the counts by name. Leaves out empty counts, which the script could not determine."""
     return {name: _counted(number) for name, number in zip(names, found, strict=True) if number}
 
 

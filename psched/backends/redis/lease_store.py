@@ -35,7 +35,8 @@ from psched.store import Accepts, AcquireOptions, Finding, LeaseStore, Wakeup
 log = logging.getLogger(__name__)
 
 Answer = Sequence[Any]
-"""The answer of a settling script that did not settle: `changed`, `entered`, `lost` or `gone`, then details."""
+"""The answer of a settling script for a run that it did not settle: `changed`, `entered`, `lost` or `gone`, then
+details."""
 
 
 class RedisLeaseStore(LeaseStore):
@@ -234,9 +235,9 @@ class RedisLeaseStore(LeaseStore):
         rows: Iterable[Sequence[Argument]] | None = None,
         common: Sequence[Argument] = (),
     ) -> list[ScheduleError | None]:
-        """Run a script that ends leases with `outcome` (None: the leases stay).
+        """Run a script that ends leases or, if `outcome` is None, writes rows and keeps their leases.
 
-        `rows` and `common`: see `_answers`; by default `rows` are the keys and leases.
+        `outcome`: how the runs ended. `rows` and `common`: see `_answers`; by default `rows` are the keys and leases.
         """
         answers = self._answers(verb, map(self._lease_arguments, leases) if rows is None else rows, until, common)
         return [

@@ -170,7 +170,8 @@ class RedisLedger:
     ) -> Iterator[Sequence[Any]]:
         """Yield the rows that a script reads from a sorted set, page by page. A row begins with score and member.
 
-        A page begins with the last score of the page before, because more members may have this score.
+        Each further page is read from the last score of the page before, because more members may have this score. Rows
+        that were already yielded are left out.
         """
         seen: set[bytes] = set()
         while found := self._run(verb, name, begin, end, page_size + len(seen), int(backwards)):

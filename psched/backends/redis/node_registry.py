@@ -13,7 +13,7 @@ from psched.store.node_registry import ALIVE, FORGOTTEN, Announcement, Node, rea
 
 
 class RedisNodes:
-    """`Nodes` of one table; `run` runs a script that is safe to run twice."""
+    """`Nodes` of one table. `run`: runs a script that is safe to run twice."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run

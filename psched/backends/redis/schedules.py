@@ -111,10 +111,10 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
     def apply(self, changes: Sequence[RowChange]) -> builtins.list[str]:
         """See `ScheduleStore.apply`.
 
-        The script also compares the times from which `redefine` has computed the new times. If a row has run since it
-        was read, the script returns the row instead of writing anything, and for a moment workers acquire no schedules.
-        Then a row can change only once more, when a run that was in progress ends. So one of the next attempts
-        succeeds.
+        `redefine` computes new times from the times of the row that was read. So the script also compares these times
+        with the stored ones. If a row has run since it was read, the script writes nothing and returns the row. Then
+        workers acquire no schedules for a moment. In this moment a row can change only once more: when a run that was
+        in progress ends. So one of the next attempts succeeds.
         """
         number, pause = new_number(), _FIRST_PAUSE
         words: dict[str, str] = {}
@@ -138,7 +138,11 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         return []
 
     def _apply(self, number: int, pause: int, words: Mapping[str, str]) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Run the script, and return its answer. `words`: the changes by their keys."""
+        """Run the script `apply`, and return its answer.
+
+        `number`: identifies the call. `pause`: milliseconds without acquires if a row has run. `words`: the changes by
+        key.
+        """
 
         def work(uncertain: bool) -> tuple[Sequence[Any], Sequence[Any]]:
             if uncertain and self._has_change_of(next(iter(words)), number):
@@ -280,7 +284,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
 
 
 def _seen_again(change: RowChange, row: ScheduleRow) -> RowChange:
-    """Return the change of a row that was read again, because the script has found other times than those of `seen`."""
+    """Return `change` for `row`, as read again after it has run. Raises ScheduleError if its times are unchanged."""
     if isinstance(change.seen, ScheduleRow) and _as_seen(row) == _as_seen(change.seen):
         problem = row.problem or "its times are not whole seconds"
         raise ScheduleError(f"{row.key!r} cannot be changed: {problem}; repair or delete this schedule")

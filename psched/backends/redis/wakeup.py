@@ -153,9 +153,9 @@ class WakeList:
     def _wakes_us(self, connection: Connection) -> bool:
         """Return whether the popped element wakes this worker.
 
-        Push an element of the list of new types back for other workers.
-
-        The numbers of these elements grow. A worker drops a number that is not above the last one that it popped.
+        Each element of the list of new types is a number higher than the one before. If the number is higher than the
+        last one that woke this worker, it wakes the worker and is pushed back for other workers. Otherwise it is
+        dropped.
         """
         name, number = self._popped
         if name != self._new or not number.isdigit():

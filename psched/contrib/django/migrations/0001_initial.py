@@ -11,9 +11,10 @@ from psched.contrib.django import clients, configuration
 
 
 def make_tables(apps: Any, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    """Create the tables in the database that PSCHED names. Django calls this for each database that the routers allow.
+    """Create those of psched's tables that are in the database which `schema_editor` migrates.
 
-    Tables outside of DATABASES are created together with those of the default database.
+    Django calls this for each database that the routers allow. Tables outside of DATABASES are created together with
+    those of the default database.
     """
     for name, _ in configuration.settings().named_sections:
         if (configuration.alias_of(name) or "default") == schema_editor.connection.alias:

@@ -15,9 +15,9 @@ class Command(ClickCommand):
     help = "psched's commands: run, list, add, doctor, queue … (manage.py psched --help)"
 
     def run(self, words: Sequence[str]) -> int:
-        """Run a command of psched in this process, but the commands `run` and `queue run` in a new process.
+        """Run a command of psched: `run` and `queue run` in a new process, all others in this process.
 
-        The children of `run` must import the user's modules themselves.
+        The new process imports none of the user's modules, because its children must import them themselves.
         """
         from psched.cli.main import commands_with  # noqa: PLC0415 – only where it is used
 
