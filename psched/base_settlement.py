@@ -27,7 +27,7 @@ class Settlement(ABC):
     """
 
     keeps_data = False
-    """Whether a run can change its data."""
+    """Whether a run can change the data of its row."""
     finishes_together = True
     """Whether `finish_many` finishes many runs by one statement."""
     maintenance_interval = 60.0

@@ -214,7 +214,7 @@ class ScheduleRow:
       first run.
     - `failures`: how many regular occurrences have failed in a row; None without failures, or without
       `Policy.pause_after`.
-    - `previous_ended`: when the regular run before `next_time` was settled; None unless `Policy.overlap` was `skip` at
+    - `previous_ended`: when the regular run before `next_time` was settled; None if `Policy.overlap` was `wait` at
       that time.
     """
 
@@ -494,8 +494,8 @@ class Claim(NamedTuple):
     """An acquired row and its lease.
 
     - `started`: when the run began, in unix seconds on the database's clock; None if it has not begun.
-    - `records_begin`: the row's last lease expired, so `Task.record_begin` records the start of the run in the database
-      immediately, and not with the next renewal.
+    - `records_begin`: whether the row is prefetched and its previous lease expired. If so, `Task.record_begin` records
+      in the database immediately that the run has begun. Otherwise the next renewal may record it.
     - `result`: what the row keeps after the run; None for nothing.
     """
 

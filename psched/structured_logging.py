@@ -50,8 +50,8 @@ def run_context() -> dict[str, Any]:
     """Return log fields that describe the run of the calling thread or coroutine; empty outside of a run.
 
     The fields are section, key, backfill, type, attempt, fence, scheduled_time (ISO 8601) and trace_id. Unknown fields
-    are left out. In a thread that a handler starts, all fields are missing, except if `asyncio.to_thread` starts the
-    thread, or if the target of the thread is the `run` method of `contextvars.copy_context()`.
+    are left out. A thread that a handler starts has the fields only if it runs under a copy of the handler's context:
+    start it by `asyncio.to_thread`, or with the `run` method of `contextvars.copy_context()` as its target.
     """
     task = _current.get()
     return {} if task is None else _fields_of(task)

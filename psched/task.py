@@ -383,7 +383,7 @@ class Task:
         self._settle("failed", self._settlement.give_up, error)
 
     def defer(self, error: str) -> None:
-        """Settle a task that cannot begin here: make it due after the longest `retry_wait`, and count no attempt."""
+        """Make a task that cannot begin here due after the longest `retry_wait`. The attempt does not count."""
         self._settle("retried", self._settlement.defer, self._times.backoff.limit, error)
 
     def release(self) -> None:

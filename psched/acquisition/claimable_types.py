@@ -15,14 +15,13 @@ _FRESH = 2.0
 _SHARE = 0.05
 """The largest share of its time that a busy worker spends on looking up types."""
 _ALWAYS = 64
-"""Up to this number of exact type names, every acquire gets all names, so that it finds a row of a new type
-immediately.
+"""The maximum number of exact type names that every acquire gets, so that it finds a row of a new type immediately.
 
 If there are more names, acquires get only the types that have rows, because each name makes an acquire slower.
 """
 _TOO_MANY_TYPES = 2
-"""The look-up of types returns every type that has rows. If the types that it returns outnumber the accepted types by
-more than this factor, later queries name the accepted types instead.
+"""A look-up returns every type that has rows. If it returns more than this many times the number of accepted names, the
+look-ups end, and later queries name the accepted types.
 """
 
 

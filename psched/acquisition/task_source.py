@@ -31,8 +31,8 @@ longer."""
 _MAX_ACQUIRE = 100_000
 _GROWTH = 4
 _LARGEST = 500
-"""If no acquired row can be run, the next acquire takes `_GROWTH` times as many rows, at most `_LARGEST`, because
-thousands of such rows may be due."""
+"""The maximum to which a poll raises the number of rows of an acquire. If no acquired row can be run, the next acquire
+takes `_GROWTH` times as many rows, because thousands of such rows may be due."""
 _MAX_ROUNDS = 50
 """The maximum number of acquires of one poll. A poll acquires again if none of the acquired rows can be run, because
 further rows may be due.
@@ -100,7 +100,10 @@ class Source:
         accepts: Accepts | None = None,
         maintains: bool = True,
     ) -> tuple[list[Claim], float]:
-        """Acquire like `poll_multi`. Return the claims, and the earliest end of their leases (boottime)."""
+        """Acquire like `poll_multi`. Return the claims, and the earliest end of their leases (boottime).
+
+        `is_prefetch`: the runs begin later. `maintains`: the caller itself calls `maintain`.
+        """
         given: object = max_acquire
         if not isinstance(given, int) or given > _MAX_ACQUIRE:
             raise ValueError(f"max_acquire must be a whole number of at most {_MAX_ACQUIRE}, got {shown(max_acquire)}")

@@ -30,16 +30,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Undeclared:
-    """A type that no function is annotated with.
+    """A class that no function uses as an annotation.
 
-    So the first overload of `Decorator` matches only functions whose first parameter accepts any object.
+    With it, the first overload of `Decorator` matches only functions whose first parameter accepts any object.
     """
 
 
 class Decorator(Protocol):
     """Turns a function into a task.
 
-    If the function's first parameter is a Task, that parameter gets the run.
+    If the function's first parameter is annotated as Task, that parameter gets the run.
     """
 
     @overload

@@ -98,7 +98,10 @@ class Parameters:
         return self._signature.return_annotation not in _NO_RESULT
 
     def check(self, stores_result: bool) -> None:
-        """Raise ConfigError if an annotation cannot be evaluated, or a type cannot be converted."""
+        """Raise ConfigError if an annotation cannot be evaluated, or a type cannot be converted.
+
+        `stores_result`: check the return annotation, too.
+        """
         self._resolve()
         if stores_result:
             self._result_conversion()

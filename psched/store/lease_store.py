@@ -107,7 +107,7 @@ Answer = TypeVar("Answer")
 
 
 def only(answers: Sequence[Answer | ScheduleError]) -> Answer:
-    """Return the answer of a batch with one row. Raise it if it is an error."""
+    """Return the only answer of `answers`, or raise it if it is an error."""
     (answer,) = answers
     if isinstance(answer, ScheduleError):
         raise answer

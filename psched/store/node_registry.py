@@ -29,7 +29,7 @@ class NodeRun(NamedTuple):
 
 
 class NodeProcess(NamedTuple):
-    """One child of a node that runs handlers, or a process with an embedded scheduler, with its runs in progress."""
+    """A handler child of a node, or a process with an embedded scheduler, with its runs in progress."""
 
     name: str
     pid: int
@@ -148,7 +148,7 @@ def read_nodes(rows: Iterable[Mapping[Any, Any]]) -> list[Node]:
 def tz_difference(nodes: Iterable[Node], here: str | None = None) -> str | None:
     """Return the tz databases of the nodes as text, with the remedy; None if all nodes have the same.
 
-    `here`: the tz database of this process, if it does not belong to a node.
+    `here`: the tz database of this process, if the process does not belong to a node.
     """
     pairs = [(node.tz_database, node.name) for node in nodes]
     found = _differing(pairs if here is None else [*pairs, (here, "this host")])

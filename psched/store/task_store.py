@@ -118,10 +118,10 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def cancel_request(self, key: str, retention: float, wanted: TaskFilter | None = None) -> None:
-        """Retire a waiting task as cancelled; on `rdb_compat`, flag it.
+        """Retire a waiting task as cancelled. Flag a running task, and on `rdb_compat` also a waiting task.
 
-        Flag a running task: then the next `extend` returns a lease with the flag. `wanted`: if the row does not have
-        this status, type and user when it is to be written, nothing is changed. Raises NotFoundError and
+        For a flagged task, the next `extend` returns a lease with `cancel_requested`. `wanted`: a row that does not
+        have this status, type and user at the time of the write is not changed. Raises NotFoundError and
         AlreadyFinishedError, and ScheduleError for a task that is not wanted.
         """
 

@@ -28,6 +28,6 @@ def parts(rows: Sequence[T], sizes: Sequence[int], most: int, most_bytes: int) -
 
 
 def retired_together(claims: Sequence[Claim]) -> Iterator[Sequence[Claim]]:
-    """Split claims into parts. One statement retires one part. Yields only one part unless a claim has a result."""
+    """Split claims into parts. One statement retires one part. If no claim has a result, there is only one part."""
     sizes = [0 if claim.result is None else len(claim.result.result or "") for claim in claims]
     return parts(claims, sizes, BATCH, _RESULTS_AT_ONCE) if any(sizes) else iter((claims,))

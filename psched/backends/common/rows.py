@@ -67,9 +67,10 @@ CLAIMED_OF_SCHEDULE = (
 )
 """Columns that are read, in this order, from a row that was just leased."""
 AHEAD = 1
-"""Value of `taken_ahead` for a prefetched row: its run is not recorded as started."""
+"""Value of `taken_ahead` for a prefetched row. Its run is not recorded as started."""
 AHEAD_AGAIN = 2
-"""Like `AHEAD`, if the previous lease expired: the start of the run is recorded before the handler is called."""
+"""Value of `taken_ahead` for a prefetched row whose previous lease expired. The start of its run is recorded before the
+handler is called."""
 EXPIRED = 3
 """Value of `taken_ahead` for a waiting row whose last lease expired."""
 WAITING: Final = "waiting"
@@ -86,7 +87,7 @@ _SCHEDULE_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
 _NOT_APART = [None] * 10
 """The values of the columns from `extra` to `previous_ended` in a usual row."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
-"""Columns that identify a definition: the version, and the rule, because the rule may be changed by hand."""
+"""Columns that identify a definition. The version alone is not enough, because the rule may be changed by hand."""
 _SPANS = re.compile(r"[0-9]{1,15}-[0-9]{1,15}( [0-9]{1,15}-[0-9]{1,15})*")
 
 
@@ -196,7 +197,7 @@ class RowReader:
         return tuple(zip(times[::2], times[1::2], strict=True))
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a column; {} if the column holds anything else."""
+        """Return the JSON object in a column; {} for anything else, which `problem` reports."""
         try:
             return decode(self.text(name), self._max_data_size)
         except (ValueError, RecursionError) as error:
@@ -204,7 +205,7 @@ class RowReader:
             return {}
 
     def json_value(self, name: str) -> Any:
-        """Return the JSON value in a column; None for NULL and for invalid JSON."""
+        """Return the JSON value in a column; None for NULL, and for invalid JSON, which `problem` reports."""
         text = self.optional_text(name)
         try:
             return None if text is None else decode_value(text)
@@ -213,7 +214,7 @@ class RowReader:
             return None
 
     def optional_json(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a column; {} for NULL and for anything else."""
+        """Return the JSON object in a column; {} for NULL, and for anything else, which `problem` reports."""
         return {} if self._row[name] is None else self.json(name)
 
     def options(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:

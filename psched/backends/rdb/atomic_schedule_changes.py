@@ -104,7 +104,8 @@ class AtomicScheduleChanges:
     def _is_done(self, connection: sa.Connection, first: RowChange, number: int) -> bool:
         """Return whether an earlier attempt was committed, although its answer was lost.
 
-        Checking one change is enough, because all changes are in one transaction.
+        Checking `first`, one of the changes, is enough, because all changes are in one transaction. `number`: the
+        number of the call of `apply`.
         """
         if first.seen is None:
             return self._inserts.has_inserted(connection, first.key, number)

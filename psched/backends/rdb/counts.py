@@ -40,7 +40,7 @@ _MOST_RUNNING = 10_000
 """The maximum number of running tasks without user that are counted."""
 _LEASED = "leased"
 _AT_ONCE = 16
-"""The maximum number of types of a band that one statement counts."""
+"""The maximum number of pairs of type and band (see `band_of`) that one statement counts."""
 _WAITING: sa.ColumnElement[str] = sa.literal_column(f"'{WAITING}'")
 
 
@@ -102,9 +102,9 @@ class RdbCounts:
     def _first_of_types(
         self, connection: sa.Connection, wanted: Sequence[tuple[str, int | None]], most: int, leased: _Leased
     ) -> Mapping[tuple[str, int | None], _First]:
-        """Count the first rows of each pair of type and band in `wanted`.
+        """Count the first rows of each pair of type and band in `wanted`. One statement reads several pairs.
 
-        One statement reads several pairs.
+        For bands see `band_of`. For schedules the band is None.
         """
         found: dict[tuple[str, int | None], _First] = {}
         for start in range(0, len(wanted), _AT_ONCE):
@@ -130,7 +130,7 @@ class RdbCounts:
 
 
 def _first_of_each(table: sa.Table, count: int) -> Statement:
-    """Return a SELECT about the first rows, in due order, of each of `count` pairs of type and band.
+    """Return a SELECT about the first rows, by due time, of each of `count` pairs of type and band (see `band_of`).
 
     Its columns are the position of the pair among the parameters, the number of rows, the number of due rows, the
     earliest due time, and the clock.
@@ -330,9 +330,9 @@ class RdbTaskCounts(RdbCounts):
 
     @property
     def _first_by_user(self) -> sa.Select[str, int, int | None, int, int]:
-        """Return a SELECT about the first :most due rows in :of_band, grouped by user.
+        """Return a SELECT about the first :most due rows in the band :of_band (see `band_of`), grouped by user.
 
-        Its columns are the user, the first due time, the lowest limit, the number of rows, and the clock.
+        Its columns are the user, the first due time, the lowest `max_running`, the number of rows, and the clock.
         """
         c = self._table.c
         due = sa.select(c.user_name, c.due, c.max_running).where(c.band == sa.bindparam("of_band"), c.due <= now_ms())
@@ -368,7 +368,7 @@ class _DueOfUser(NamedTuple):
     max_running: int | None
 
     def and_of(self, other: _DueOfUser) -> _DueOfUser:
-        """Return the sum of this user's due tasks in two bands."""
+        """Return this user's due tasks in two bands (see `band_of`), added up."""
         return _DueOfUser(
             self.number + other.number,
             self.more or other.more,

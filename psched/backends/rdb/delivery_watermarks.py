@@ -1,4 +1,4 @@
-"""The table of watermarks, beside the table of the rows."""
+"""The table of watermarks. Each table of schedules or tasks has its own."""
 
 from __future__ import annotations
 

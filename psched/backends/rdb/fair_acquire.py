@@ -1,11 +1,14 @@
 """The acquire of due tasks of a queue: by priority, and in turns between users. See acquire.py for the other classes.
 
 A band is a set of rows with the same precedence: the rows of one priority with user, or the rows of one priority
-without user. Higher bands are acquired first. The list of bands is read again if it is more than a second old, or if
-the known bands have no rows. If they have some rows, but too few, the list is read by the next such acquire after 50
-ms, so that the rows which were found do not wait for that. A queue without users and priorities has one band, and is
-acquired like schedules. The list of its bands does not expire, because the statement itself takes nothing if a higher
-band has rows.
+without user. Higher bands are acquired first.
+
+The list of bands is read again if it is more than a second old, or if an acquire finds no rows in the known bands. An
+acquire that finds some rows, but too few, returns them without a new reading. More than 50 ms later, the next acquire
+that finds too few rows reads the list again.
+
+A queue without users and priorities has one band, and is acquired like schedules. Its list of bands does not become too
+old, because the acquiring statement takes nothing if a higher band has rows.
 """
 
 from __future__ import annotations
@@ -44,13 +47,13 @@ from psched.backends.sql.dialect import Dialect
 from psched.clock import monotonic
 
 _FRESH = 1.0
-"""Seconds until the bands are read again even if the known bands have enough rows. The list of a single band without
-users does not expire.
+"""Seconds after which the list of bands is read again, even if the known bands have enough rows. A list that has only
+one band, without users, does not become too old.
 """
 _MOMENT = 0.05
-"""Seconds from the first acquire that finds too few rows in the known bands until another such acquire reads the list
-of bands again. At 60 % load the median wait of a task on PostgreSQL is 0.4 ms shorter than if the list is read after
-each such acquire (2026-11-29).
+"""Seconds after an acquire that found some rows, but too few, in the known bands. The next such acquire after that time
+reads the list of bands again. If each such acquire read the list, the median wait of a task on PostgreSQL would be
+0.4 ms longer at 60 % load (2026-11-29).
 """
 _MOST_USERS = 20
 """The maximum number of users in one transaction. This number is divided by the number of bands and of separately read
@@ -77,10 +80,10 @@ class FairAcquire:
         self._waiting_users = WaitingUsersQuery(self.statements)
         self._due_times = DueTimes(database, table)
         self._bands: tuple[int, ...] = (0,)
-        """The bands at the last reading that found any; at first the band of rows without user and priority."""
+        """The bands that the last successful reading found; at first the band without users and priority."""
         self._bands_read_at = -math.inf
         self._too_few_since = math.inf
-        """When an acquire first found too few rows in the known bands, since the bands were read."""
+        """When an acquire first found too few rows after the last reading of the bands; infinity if none has."""
         self._last_type = ""
 
     def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
@@ -191,7 +194,8 @@ class _AcquireInTurn:
     def _take_turns(self, order: Sequence[str], patient: bool = False) -> None:
         """Lease a row for each turn in `order`. Only the first users get their turns: as many as `_MOST_USERS` allows.
 
-        A user that gets fewer rows than turns has no more due rows, or has a next row that is too large.
+        If a user gets fewer rows than turns, it has no more due rows, or its next row is too large. `patient`: as for
+        `_lease`.
         """
         shares = Counter(order)
         self.had_turn |= {user: self.waiting[user] for user in shares if user not in self.served}

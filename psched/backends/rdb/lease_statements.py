@@ -171,7 +171,7 @@ class LeaseStatements:
 
         `types`: only rows of the types :type_0, :type_1, and so on. With `types.apart` each type is read by its own
         index range. Otherwise rows of other types are read and skipped, which is cheap while few of them are due.
-        `sized`: also select the size of the data.
+        `locked`: lock the rows, and skip rows that others have locked. `sized`: also select the size of the data.
         """
         c = self._table.c
         sizes = [size_column(self._table)] if sized else []

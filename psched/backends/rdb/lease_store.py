@@ -282,9 +282,9 @@ class RdbLeaseStore(SqlStore):
     ) -> tuple[Sequence[RowMapping | ScheduleError | None], bool]:
         """End `leases` with `outcome` by calling `settle`, which returns the number of changed rows.
 
-        Returns an empty sequence if all leases were ended. Otherwise returns for each lease None, its row if the lease
-        still holds, or its error. Also returns whether the answer to an attempt of this call was lost (or of an earlier
-        call, if `uncertain`).
+        Returns an empty sequence if all leases were ended. Otherwise returns for each lease: None if it was ended, the
+        row if the lease still holds, else the error. Also returns whether the answer to an attempt of this call was
+        lost; always True if `uncertain`. `uncertain`: whether the answer to an earlier call was lost.
         """
 
         def work(connection: Connection, lost: bool) -> tuple[int, dict[str, RowMapping], bool]:

@@ -28,7 +28,7 @@ class DueTimes:
     def __init__(self, database: Database, table: sa.Table) -> None:
         self._database = database
         self._bands: tuple[int, ...] = ()
-        """The bands that had rows at the last query, highest first; empty for schedules."""
+        """The bands (see fair_acquire.py) that had rows at the last query, highest first; empty for schedules."""
         self._due_types: frozenset[Any] | None = None
         """The types of the due rows that the last query by type found; None before the first query."""
         self._write_statements(type(database.dialect), table)
@@ -54,9 +54,9 @@ class DueTimes:
     def others_may_be_due(self, types: Collection[str]) -> bool:
         """Return whether the last query by type found due rows of other types. True before the first query.
 
-        A query sees only the first due row of each band. A row of another type is soon the first, because the worker
-        takes the rows of its own types that are before it. A worker queries when it is idle, and every few seconds
-        while it is busy.
+        A query sees only the first due row of each band (see fair_acquire.py), so it may miss a row of another type. A
+        later query finds that row, after the worker has taken the earlier rows of its own types. A worker queries when
+        it is idle, and every few seconds while it is busy.
         """
         return self._due_types is None or not self._due_types <= frozenset(types)
 
@@ -163,7 +163,7 @@ class DueTimes:
 
 
 def _first_of_each_type(dialect: type[Dialect], table: sa.Table) -> sa.Select[Any]:
-    """Return a SELECT of the type and due time of the first row of each type and band, and of the clock.
+    """Return a SELECT of the type and due time of the first row of each type in each band, and of the clock.
 
     If GROUP BY cannot skip from group to group in an index, a recursive statement does so. Each step finds the first
     row of the next band of the same type, or else of the next type.

@@ -1,4 +1,4 @@
-"""The table of the outbox, beside the table of the rows."""
+"""The table of the outbox. Each table of schedules or tasks has its own."""
 
 from __future__ import annotations
 

@@ -79,7 +79,10 @@ class RdbFailures:
         self._delete = delete(table).where(*this)
 
     def insert(self, claim: Claim, error: str | None, on_commit: OnCommit | None = None) -> OnCommit:
-        """Return a function for the transaction that settles `claim`. It calls `on_commit` and inserts the failure."""
+        """Return a function to call in the transaction that settles `claim`.
+
+        The function calls `on_commit` and inserts the failure.
+        """
         row = claim.row
         values = {
             "key": row.key,

@@ -432,7 +432,10 @@ class QueueStatements:
 
 
 def _long_due(tasks: sa.Table, bands: tuple[int, ...]) -> Statement:
-    """Return a SELECT of due times and keys of the first :limit waiting rows in each band, due for at least :age ms."""
+    """Return a SELECT of the due times and keys of waiting rows that have been due for at least :age ms.
+
+    It selects the first :limit such rows in each band (see `band_of`).
+    """
     c, parts = tasks.c, []
     limit = sa.bindparam("limit", type_=sa.Integer, required=True)
     for band in bands:

@@ -48,7 +48,9 @@ users get their share. Only every other acquire reads these users.
 """
 
 _Range = tuple[int, WantedTypes]
-"""A band, and either one separately read type or all types. Within it, users are read in the order of their names."""
+"""A band (see fair_acquire.py), and one type that is read separately, or all types. The users of a range are read in
+the order of their names.
+"""
 
 FirstRows = Mapping[str, Mapping[Any, Any]]
 """The first due row of each user."""

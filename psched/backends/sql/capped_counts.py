@@ -18,8 +18,8 @@ class Indexed(NamedTuple):
     """Rows that meet `conditions`, found by an index that begins with the columns `order`.
 
     Without `order` PostgreSQL may read the table from its beginning, although few rows there meet the conditions.
-    `forced`: the index that MariaDB and MySQL must use. `least`: a limit for these rows alone,
-    used if it is lower than the limit for all rows.
+    `forced`: the index that MariaDB and MySQL must use. `least`: a limit for these rows alone. The lower of this limit
+    and the limit for all rows applies.
     """
 
     conditions: Sequence[sa.ColumnElement[bool]] = ()

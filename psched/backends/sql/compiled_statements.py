@@ -89,7 +89,10 @@ def run_steps(connection: sa.Connection, steps: Steps[T]) -> T:
 
 
 def wrapped(error: Any, dialect: Any, text: str | None = None, lost: bool = False) -> BaseException:
-    """Return a driver's error in SQLAlchemy's form, without the parameters of the statement."""
+    """Return a driver's error in SQLAlchemy's form, without the parameters of the statement `text`.
+
+    `lost`: whether the connection can no longer be used.
+    """
     kind: Any = dialect.loaded_dbapi.Error
     options: dict[str, Any] = {"hide_parameters": True, "connection_invalidated": lost, "dialect": dialect}
     made: BaseException = DBAPIError.instance(text, None, error, kind, **options)
@@ -232,7 +235,7 @@ class Statement:
         return compiled.text, compiled.parameters({**values, **padded})
 
     def rows(self, connection: sa.Connection, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """Return the rows in the driver's form."""
+        """Execute the statement, and return the rows in the driver's form."""
         found: Sequence[Sequence[Any]] = execute_text(connection, *self.step(connection, values)).fetchall()
         return found
 
@@ -380,7 +383,7 @@ class BulkInsert:
         return run_steps(connection, self.steps(connection, rows, values))
 
     def steps(self, connection: Compilable, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> Steps[int]:
-        """Do what `execute` does, as steps for a connection of this kind."""
+        """Do what `execute` does, as steps for connections like `connection`."""
         inserted = 0
         for page in _pages(rows):
             inserted += yield from self._insert(connection, page, values)

@@ -590,7 +590,8 @@ class LedgerWriter:
     ) -> None:
         """Copy the current definition from the schedule's row into the table of changes. The row must exist.
 
-        `pending`: the occurrence that was next before this change, in unix milliseconds.
+        `pending`: the occurrence that was next before this change, in unix milliseconds. `number`: the number of the
+        call that makes the change.
         """
         insert_change = self._insert_deleted if action == DELETE else self._insert_change
         change = self.change_parameters(action, node, pending, number)

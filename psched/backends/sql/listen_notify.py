@@ -25,8 +25,8 @@ from psched.store import Accepts
 log = logging.getLogger(__name__)
 
 HORIZON = 10_000
-"""Milliseconds from now. A row that is due after this time causes no notification, because a listener polls about this
-often, or every `poll_interval` if that is longer.
+"""A row that is due more than this many milliseconds from now causes no notification. An idle worker finds such a row
+by polling.
 """
 
 _LONGEST_CHANNEL = 63

@@ -154,7 +154,7 @@ class MySQLDialect(Dialect):
     def engine_options(self) -> dict[str, Any]:
         """Return the options for connecting.
 
-        `read_timeout` also limits the handshake, but `connect_timeout` does not.
+        `read_timeout` also limits the handshake, which `connect_timeout` does not limit.
         """
         arguments: dict[str, Any] = {
             "charset": "utf8mb4",
@@ -281,7 +281,7 @@ class MySQLDialect(Dialect):
         return f"{'MariaDB' if _is_mariadb(connection) else 'MySQL'} {found}"
 
     def pooler_finding(self, run: Callable[..., Any], connect: Callable[[], Any]) -> Finding | None:
-        """Return the settings that `pooler: transaction` needs on the server, because psched itself sets none."""
+        """Return the finding about settings of the server. With `pooler: transaction`, psched itself sets none."""
         if self.pooler != "transaction":
             return None
         with closing(connect()) as connection, connection.cursor() as cursor:

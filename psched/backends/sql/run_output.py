@@ -17,13 +17,13 @@ from psched.store.ledger import KEPT_OUTPUTS, KeptOutput, Output
 _ALL = 2**62
 """A number larger than any time."""
 _RUNS = 2**62
-"""A fence of rdb_compat is too large for a column. The remainder of the fence after division by this number identifies
-the run.
+"""The column `run` holds the remainder of the run's fence after division by this number, because a fence of
+`rdb_compat` is too large for a column.
 """
 
 
 def output_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
-    """Return the table of outputs. `run`: the number of the run. `purge_at`: when the output is deleted."""
+    """Return the table of outputs. `run`: from the fence, see `_RUNS`. `purge_at`: when the output is deleted."""
     table = sa.Table(
         f"{checked_name(schedules)}_output",
         metadata,

@@ -33,7 +33,7 @@ at the same time.
 
 
 class Schema:
-    """The main table of a store, whose columns are checked, and its other tables, all with their indexes."""
+    """The tables of a store with their indexes. The columns of the main table are checked, too."""
 
     _is_shared = True
     """Whether other programs also create these tables. If so, a wrong collation is only a warning."""
@@ -531,7 +531,10 @@ class RecordedSchema(Schema):
     def _recorded_standing(
         self, connection: sa.Connection, is_readable: bool = True
     ) -> tuple[Standing, RecordedLayout | None]:
-        """Return the result of `_standing` for existing tables."""
+        """Return the result of `_standing` for existing tables.
+
+        `is_readable`: whether the table of layouts exists and has all its columns.
+        """
         recorded = self._read_recorded(connection) if is_readable else None
         return layout_version.standing(recorded, self.hash, upgrades.released_hashes), recorded
 
