@@ -142,8 +142,10 @@ class GroupSettlement:
         begun = self._clock()
         errors = self._settlement.finish_many(left, until)
         self.seconds = self.own_seconds = self._clock() - begun
-        of_left = dict(zip([claim.lease.key for claim in left], errors, strict=True))
-        return [of_left.get(claim.lease.key) for claim in claims]
+        if answer is None:
+            return errors
+        rest = iter(errors)
+        return [None if is_finished else next(rest) for is_finished in answer.are_finished]
 
 
 def _left(claims: Sequence[Claim], are_finished: Sequence[bool | None]) -> list[Claim]:

@@ -407,3 +407,17 @@ def test_only_runs_that_the_fetching_child_may_have_settled_count_as_doubtful(
     group.run(first, 1)
     first.flush()
     assert doubtful == [is_asked]
+
+
+def test_of_two_runs_with_one_key_the_refused_one_is_refused(
+    child: Child, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease of the first run ended, and the same child acquired the row again."""
+    (task,) = group.run(group.buffers[0], 1)
+    lost = task.claim._replace(lease=task.lease._replace(fence=task.lease.fence - 1))
+    answer = GroupAnswer(0.0, [False, True])
+    monkeypatch.setattr(group.connections[0], "finish_many", lambda *_: answer)
+    settlement = GroupSettlement("queue", child.source, group.connections[0], child.clock)
+    refused, finished_run = settlement.finish_many([lost, task.claim], task.deadline)
+    assert isinstance(refused, ScheduleError)
+    assert finished_run is None

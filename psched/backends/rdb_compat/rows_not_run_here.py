@@ -21,7 +21,7 @@ _REPORTED = 10_000
 """The maximum number of keys whose problem is remembered, so that it is logged only once. The oldest are forgotten."""
 
 
-class RowsOfOtherWorkers:
+class RowsNotRunHere:
     """Remembers due rows that this process cannot run, by key and due time. Safe to use from several threads."""
 
     def __init__(self, clock: Clock = boottime) -> None:
