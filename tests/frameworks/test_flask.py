@@ -194,7 +194,7 @@ def test_handlers_run_in_a_context_of_the_application_and_a_reload_takes_new_cod
 
 def test_run_without_an_application_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "psched.contrib.flask.daemon", "run"],
+        [sys.executable, "-m", "psched.contrib.flask", "run"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -16,7 +16,7 @@ from django.db import connections
 from sqlalchemy import URL
 
 from psched.config import SectionName, Settings, from_mapping
-from psched.contrib.new_process import printed_configuration
+from psched.contrib.configuration_subprocess import printed_configuration
 from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 

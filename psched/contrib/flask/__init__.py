@@ -122,4 +122,4 @@ def _become_daemon(info: ScriptInfo, words: Sequence[str]) -> NoReturn:
     environ: dict[str, Any] = {**os.environ, **({} if path is None else {"FLASK_APP": path})}
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, "-m", f"{__name__}.daemon", *words], environ)  # noqa: S606 – no shell
+    os.execve(sys.executable, [sys.executable, "-m", __name__, *words], environ)  # noqa: S606 – no shell

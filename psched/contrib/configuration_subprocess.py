@@ -1,4 +1,7 @@
-"""Imports the user's modules in a new process, so that the master of a daemon imports none of them."""
+"""Reads the configuration of a Django or Flask project in a subprocess.
+
+So the master of a daemon imports none of the user's modules.
+"""
 
 from __future__ import annotations
 

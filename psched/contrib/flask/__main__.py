@@ -1,4 +1,4 @@
-"""`python -m psched.contrib.flask.daemon …`: the program behind `flask psched run`.
+"""`python -m psched.contrib.flask …`: the program behind `flask psched run`.
 
 The master imports no application.
 """
@@ -14,8 +14,8 @@ from psched.cli.errors import run_command
 from psched.cli.main import psched
 from psched.cli.options import Chosen
 from psched.config import SectionName, Settings, from_mapping, load
+from psched.contrib.configuration_subprocess import printed_configuration
 from psched.contrib.flask import is_named
-from psched.contrib.new_process import printed_configuration
 
 _CHILD_SETUP = "psched.contrib.flask.child_setup"
 
