@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import click
 
 from psched.cli.formatting import Fields, json_lines, printable, with_local_times, write
+from psched.cli.opened_sections import opened
 from psched.cli.options import MOMENT, Chosen, When, common_options, seconds
-from psched.cli.progress import with_progress
-from psched.cli.sections import opened
+from psched.cli.progress_bar import with_progress
 from psched.errors import NotFoundError
 from psched.schedules.audit_result import Verdict, Why, as_object
 from psched.time_text import local_time

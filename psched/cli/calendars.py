@@ -7,9 +7,9 @@ from itertools import islice
 import click
 
 from psched.cli.formatting import Fields, fields_of, json_lines, printable, write, write_object
+from psched.cli.opened_sections import opened
 from psched.cli.options import Chosen, common_options
 from psched.cli.options_before_command import CommandGroup
-from psched.cli.sections import opened
 from psched.model import Calendar
 from psched.schedules.calendar_collection import CalendarCollection
 

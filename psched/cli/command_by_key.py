@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from psched.cli.completion import completed_keys
+from psched.cli.opened_sections import opened_section
 from psched.cli.options import Chosen, common_options
-from psched.cli.sections import opened_section
 from psched.config import SectionName
 
 

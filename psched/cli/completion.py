@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from psched.cli.opened_sections import opened_section
 from psched.cli.options import Chosen
-from psched.cli.sections import opened_section
 from psched.config import SectionName
 
 _MOST_COMPLETIONS = 1000

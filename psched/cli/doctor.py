@@ -10,9 +10,9 @@ import click
 from psched.application import load
 from psched.cli.errors import DatabaseError
 from psched.cli.formatting import Fields, json_lines, printable, write
+from psched.cli.opened_sections import opened_section
 from psched.cli.options import Chosen, common_options
 from psched.cli.routing_warnings import LeftToRuby
-from psched.cli.sections import opened_section
 from psched.config import Section, SectionName, Settings
 from psched.errors import ConfigError
 from psched.insight.doctor import (

@@ -12,8 +12,8 @@ import click
 from psched import cron as crons
 from psched.cli.completion import completed_keys
 from psched.cli.formatting import json_lines, printable, with_local_times, write
+from psched.cli.opened_sections import opened
 from psched.cli.options import WALL_DATE, Chosen, check_cron_or_key, common_options, dialect_and_zone
-from psched.cli.sections import opened
 from psched.cron.explanation import DateVerdict, day_in, in_words, why
 from psched.cron.zones import load_zone
 from psched.errors import NotFoundError

@@ -20,8 +20,8 @@ from psched.cli.formatting import (
     write,
     write_rows,
 )
+from psched.cli.opened_sections import opened_section
 from psched.cli.options import Chosen, common_options, count
-from psched.cli.sections import opened_section
 from psched.insight import Forecast, HourForecast, ScheduleInsight
 from psched.insight.forecast import short_number
 from psched.time_text import local_datetime

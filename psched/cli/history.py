@@ -21,8 +21,8 @@ from psched.cli.formatting import (
     write,
     write_rows,
 )
+from psched.cli.opened_sections import listed_schedules
 from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options, count, seconds
-from psched.cli.sections import listed_schedules
 from psched.error_summary import error_summary
 from psched.model import ScheduleRow
 from psched.schedules.schedule import FAILING, RUNNING

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import click
 
 from psched.cli.formatting import printable, write, write_object
+from psched.cli.opened_sections import opened, opened_queue
 from psched.cli.options import Chosen, common_options, parse_data, parse_json, read_source
-from psched.cli.progress import with_progress
-from psched.cli.sections import opened, opened_queue
+from psched.cli.progress_bar import with_progress
 from psched.error_messages import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NewSchedule, NewTask

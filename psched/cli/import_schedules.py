@@ -13,19 +13,19 @@ import click
 from psched.application.loader import find, import_file, import_module
 from psched.cli.formatting import fields_of, json_lines, local_iso, printable, write, write_file, write_object
 from psched.cli.import_from_json import import_json
+from psched.cli.opened_sections import opened
 from psched.cli.options import INCLUDE, WHOLE_TIME, Chosen, common_options, count, read_source
 from psched.cli.options_before_command import CommandGroup
-from psched.cli.sections import opened
 from psched.config.validators import is_file
 from psched.cron.zones import check_timezone
 from psched.errors import ConfigError
 from psched.importers.apscheduler_jobs import read_apscheduler
 from psched.importers.celery_beat import read_celery
 from psched.importers.crontab import has_user_column, read_crontab
+from psched.importers.difference_report import Reported, lines, report
 from psched.importers.entries import Imported, distinct_keys, merged
 from psched.importers.host_timezone import host_timezone
 from psched.importers.kubernetes_cronjobs import read_cronjobs
-from psched.importers.report import Reported, lines, report
 from psched.importers.schedules_yaml import schedules_yaml
 from psched.importers.systemd_timers import read_timers
 from psched.schedule_options import check_owner

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import click
 
 from psched.cli.formatting import json_lines, write
+from psched.cli.opened_sections import opened_section
 from psched.cli.options import Chosen
-from psched.cli.sections import opened_section
 from psched.config import SectionName
 
 UPGRADE_NEEDED = 3

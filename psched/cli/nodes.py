@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import click
 
 from psched.cli.formatting import Fields, ListColumns, json_lines, with_local_times, write, write_rows
+from psched.cli.opened_sections import opened_section
 from psched.cli.options import Chosen, common_options
-from psched.cli.sections import opened_section
 from psched.insight import NodeState, merged
 from psched.store.node_registry import Node, tz_difference, version_difference
 from psched.time_text import span

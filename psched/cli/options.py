@@ -23,7 +23,7 @@ import click
 
 from psched.application.loader import load_modules
 from psched.config import SectionName, Settings, default_file, load
-from psched.config.urls import is_in_memory
+from psched.config.database_urls import is_in_memory
 from psched.config.validators import folders, required
 from psched.cron import DIALECTS, CronDialect
 from psched.error_messages import ESCAPES, shown

@@ -25,6 +25,7 @@ from psched.cli.formatting import (
 from psched.cli.import_from_json import import_tasks
 from psched.cli.init_tables import CHECK, init_tables
 from psched.cli.migrate_from_ruby import migrate_command
+from psched.cli.opened_sections import listed_tasks, opened_queue, opened_section, required_section
 from psched.cli.options import (
     LIMIT,
     PREFIX,
@@ -39,7 +40,6 @@ from psched.cli.options import (
 )
 from psched.cli.options_before_command import CommandGroup
 from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
-from psched.cli.sections import listed_tasks, opened_queue, opened_section, required_section
 from psched.cli.stats import LAST, report_fields, report_of, write_report
 from psched.config import Settings
 from psched.error_summary import error_summary

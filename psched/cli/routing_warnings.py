@@ -10,12 +10,12 @@ from typing import TypeVar
 import click
 
 from psched.application import load
+from psched.cli.opened_sections import required_section
 from psched.cli.options import Chosen
-from psched.cli.sections import required_section
 from psched.config import SectionName
 from psched.errors import ConfigError
-from psched.insight.base import TableInsight
 from psched.insight.doctor import live_workers
+from psched.insight.table_insight import TableInsight
 from psched.model import ScheduleRow, TaskRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection

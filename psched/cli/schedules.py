@@ -22,6 +22,7 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.init_tables import CHECK, init_tables
+from psched.cli.opened_sections import listed_schedules, opened
 from psched.cli.options import (
     LIMIT,
     NO_BOUND,
@@ -40,7 +41,6 @@ from psched.cli.options import (
     seconds,
 )
 from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
-from psched.cli.sections import listed_schedules, opened
 from psched.error_summary import error_summary
 from psched.insight import ScheduleInsight
 from psched.model import CATCH_UP, NEVER, OVERLAP, Policy, ScheduleRow

@@ -18,8 +18,8 @@ import click
 from psched.application import ApplicationSpec, load
 from psched.atomic_write import write_atomically
 from psched.cli.formatting import json_line, local_iso, printable, short_time, with_local_times, write, write_file
+from psched.cli.opened_sections import opened, required_section
 from psched.cli.options import MOMENT, PREFIX, Chosen, When, common_options, count, read_source
-from psched.cli.sections import opened, required_section
 from psched.errors import ConfigError
 from psched.keys import check_key
 from psched.model import NewSchedule, ScheduleRow

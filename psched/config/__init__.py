@@ -5,10 +5,10 @@ defines the keys and their defaults, and `loader` combines all this and reports 
 show neither passwords in URLs nor the value of a `${NAME}`.
 """
 
+from psched.config.database_urls import masked_url
 from psched.config.loader import coerce, default_environment, default_file, default_table, from_mapping, load
 from psched.config.settings import Section, SectionName, Settings
 from psched.config.telemetry_listeners import attach_listeners, preload_listeners
-from psched.config.urls import masked_url
 
 __all__ = [
     "Section",

@@ -18,9 +18,9 @@ from attrs import asdict, evolve, fields_dict
 from cattrs import ClassValidationError
 
 from psched.config import validators as checks
+from psched.config.database_urls import EXPECTED_URL, masked_url, url_faults
 from psched.config.settings import Section, SectionName, Settings
 from psched.config.structuring import faults, structure
-from psched.config.urls import EXPECTED_URL, masked_url, url_faults
 from psched.config.variable_expansion import Expansion, ExpansionError, read_env_file
 from psched.config.yaml_file import read_environment
 from psched.error_messages import did_you_mean, shown

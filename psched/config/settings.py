@@ -13,10 +13,10 @@ from attrs import Factory, evolve, field, frozen
 
 from psched.config import validators as checks
 from psched.config.alert_hooks import NO_HOOK, Hook, hook, hooks
+from psched.config.database_urls import masked_url
 from psched.config.events import EventKind, EventReceiver, event_receiver
 from psched.config.healthchecks import Healthchecks, healthchecks
 from psched.config.structuring import Check
-from psched.config.urls import masked_url
 from psched.config.web import Web, web
 from psched.cron import DIALECTS, CronDialect, reckoning
 from psched.payload import MAX_DATA_SIZE

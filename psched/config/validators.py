@@ -17,7 +17,7 @@ from attrs import field, frozen
 
 from psched import cron
 from psched.backends import check_name
-from psched.config.urls import absolute_path, absolute_url, check_url
+from psched.config.database_urls import absolute_path, absolute_url, check_url
 from psched.errors import ConfigError
 from psched.retry_wait import MAX_COUNT, MAX_SECONDS, Backoff
 from psched.time_text import parse_seconds

@@ -11,7 +11,7 @@ from typing import Any
 
 from dotenv.parser import parse_stream
 
-from psched.config.urls import absolute_path
+from psched.config.database_urls import absolute_path
 from psched.config.yaml_file import NOT_PERMITTED
 
 _REFERENCE = re.compile(

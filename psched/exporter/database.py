@@ -18,7 +18,7 @@ from psched.clock import monotonic
 from psched.error_messages import one_line
 from psched.errors import NotSupportedError
 from psched.insight import Insight, ScheduleInsight, TaskInsight
-from psched.insight.base import problem_of
+from psched.insight.table_insight import problem_of
 from psched.store.counts import Counted, TypeCounts
 
 log = logging.getLogger(__name__)

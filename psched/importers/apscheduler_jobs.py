@@ -15,11 +15,11 @@ from typing import Any
 from psched.error_messages import shown
 from psched.errors import ConfigError
 from psched.importers.arguments import data_of_call
-from psched.importers.comparison import problem_of
 from psched.importers.cron_from_fields import MatchingFields, definitions_of, stretches_of_years
 from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
 from psched.importers.host_timezone import zone_name
 from psched.importers.program_names import plain_name
+from psched.importers.run_time_comparison import problem_of
 
 DEFAULTS: Definition = {"catch_up": "none", "overlap": "skip", "max_attempts": 1}
 """The behaviour of a job without options: it runs neither late nor beside its previous run, and is not retried."""

@@ -21,10 +21,10 @@ from psched.cron.zones import load_zone
 from psched.error_messages import on_one_line, shown
 from psched.errors import ConfigError
 from psched.importers.arguments import data_of_call
-from psched.importers.comparison import following_of, next_clock_change, problem_of
 from psched.importers.cron_from_fields import MatchingFields, definitions_of
 from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
 from psched.importers.host_timezone import zone_name
+from psched.importers.run_time_comparison import following_of, next_clock_change, problem_of
 
 DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
 """The behaviour of beat: after a pause it sends a task once, and it does not retry a task that fails."""

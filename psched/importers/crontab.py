@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from psched.importers.comparison import following_of, problem_of
 from psched.importers.entries import Definition, Imported, ImportedEntry
 from psched.importers.host_users import home_of, own_user
 from psched.importers.program_names import name_of_shell_command
+from psched.importers.run_time_comparison import following_of, problem_of
 
 _SYSTEM = (Path("/etc/crontab"), Path("/etc/cron.d"))
 _SPOOLS = tuple(map(Path, ("/var/spool/cron/crontabs", "/var/spool/cron/tabs", "/var/spool/cron")))

@@ -18,9 +18,9 @@ import yaml
 from psched.cron.zones import check_timezone, load_zone, offset_at, offset_of_wall
 from psched.error_messages import shown
 from psched.errors import ConfigError
-from psched.importers.comparison import following_of, problem_of
 from psched.importers.cron_from_fields import field_text
 from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
+from psched.importers.run_time_comparison import following_of, problem_of
 from psched.retry_wait import MAX_SECONDS
 from psched.time_text import parse_seconds
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from psched.cron.zones import load_zone
 from psched.error_messages import shown
 from psched.errors import ConfigError
-from psched.importers.comparison import problem_of
 from psched.importers.cron_from_fields import ALL_DAYS, MatchingFields, definitions_of, stretches_of_years
 from psched.importers.entries import Definition, Imported, ImportedEntry, duration_text
 from psched.importers.host_users import home_of
+from psched.importers.run_time_comparison import problem_of
 from psched.importers.systemd_oncalendar import ALL_YEARS, CalendarEvent, NotACalendarEventError, parse
 
 DEFAULTS: Definition = {"catch_up": "none", "max_attempts": 1}

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from psched.clock import monotonic
-from psched.schedules.audit_digest import AuditEvidence
+from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_result import Kind, Verdict, as_object
 from psched.schedules.collection import ScheduleCollection
 

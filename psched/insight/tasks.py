@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from psched.errors import NotFoundError
-from psched.insight.base import TableInsight
 from psched.insight.pages import LOOKED_AT, Page, first_page
+from psched.insight.table_insight import TableInsight
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import TaskFilter, TaskRow, TaskStatus
 from psched.queue.queue import Queue

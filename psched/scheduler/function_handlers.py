@@ -20,7 +20,7 @@ from psched.errors import NotFoundError, ScheduleError
 from psched.model import NewTask
 from psched.queue.queue import checked_task
 from psched.scheduler.stores import OpenStores
-from psched.scheduler.task_data import TaskData
+from psched.scheduler.task_arguments import TaskData
 from psched.task import Task
 
 log = logging.getLogger(__name__)

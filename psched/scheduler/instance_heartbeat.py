@@ -17,7 +17,7 @@ from psched.error_messages import one_line
 from psched.errors import NotFoundError
 from psched.execution.periodic_thread import PeriodicThread
 from psched.model import Lease, NewTask, TaskFilter, TaskRow
-from psched.scheduler.task_data import INSTANCE
+from psched.scheduler.task_arguments import INSTANCE
 from psched.store import TaskStore
 
 log = logging.getLogger(__name__)

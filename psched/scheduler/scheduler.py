@@ -39,7 +39,7 @@ from psched.scheduler.stores import (
     open_scheduler_stores,
     scheduler_settings,
 )
-from psched.scheduler.task_data import TaskData, check_positive, checked_name, checked_task_data, refuse_options
+from psched.scheduler.task_arguments import TaskData, check_positive, checked_name, checked_task_data, refuse_options
 from psched.scheduler.threads import SchedulerThreads
 from psched.schedules.schedule import Schedule
 from psched.submit_telemetry import SubmitCall

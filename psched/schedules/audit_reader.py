@@ -12,7 +12,7 @@ from typing import NamedTuple
 from psched import cron
 from psched.clock import monotonic
 from psched.model import ScheduleRow
-from psched.schedules.audit_digest import AuditEvidence
+from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_result import Verdict
 from psched.schedules.backfill_audit import PartRecords
 from psched.schedules.backfills import part_keys_of

@@ -25,7 +25,7 @@ from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, Schedule
 from psched.payload import pack
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedule_options import check_time
-from psched.schedules.audit_digest import AuditEvidence
+from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_reader import AuditedSchedule, AuditReader
 from psched.schedules.audit_result import Verdict
 from psched.schedules.backfills import BackfillCollection, ledger_keys, with_backfill

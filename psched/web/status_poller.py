@@ -13,7 +13,7 @@ from typing import Final
 from psched.clock import monotonic
 from psched.error_messages import one_line
 from psched.insight import Insight, NodeState
-from psched.insight.base import problem_of
+from psched.insight.table_insight import problem_of
 from psched.model import ScheduleRow
 from psched.store.counts import Counted
 

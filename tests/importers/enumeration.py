@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from psched.importers.comparison import clock_changes
 from psched.importers.entries import Following
+from psched.importers.run_time_comparison import clock_changes
 
 DAY = 86400
 BEGIN = 1_795_478_400

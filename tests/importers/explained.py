@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from psched.importers.comparison import following_of
+from psched.importers.difference_report import Reported, report
 from psched.importers.entries import Imported, ImportedEntry, distinct_keys
-from psched.importers.report import Reported, report
+from psched.importers.run_time_comparison import following_of
 from tests.importers.enumeration import BEGIN, IS_WHOLE, runs
 
 

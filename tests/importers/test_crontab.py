@@ -9,9 +9,9 @@ import pytest
 
 from psched.cron.zones import load_zone
 from psched.handlers.command import command_options
-from psched.importers.comparison import following_of
 from psched.importers.crontab import has_user_column, read_crontab
 from psched.importers.entries import ImportedEntry, distinct_keys
+from psched.importers.run_time_comparison import following_of
 from tests.importers import reference_cron
 from tests.importers.enumeration import COMPARED, RecordRuns, runs, stretches
 

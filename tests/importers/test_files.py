@@ -13,9 +13,9 @@ from psched.config import from_mapping
 from psched.importers.apscheduler_jobs import read_apscheduler
 from psched.importers.celery_beat import read_celery
 from psched.importers.crontab import read_crontab
+from psched.importers.difference_report import unknown_options
 from psched.importers.entries import Imported, distinct_keys
 from psched.importers.kubernetes_cronjobs import read_cronjobs
-from psched.importers.report import unknown_options
 from psched.importers.schedules_yaml import schedules_yaml
 from psched.importers.systemd_timers import read_timers
 from psched.schedules.collection import open_schedules

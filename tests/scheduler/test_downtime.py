@@ -16,7 +16,7 @@ from psched.model import NewTask, ScheduleRow
 from psched.scheduler.instance_heartbeat import Instance, InstanceRegistry
 from psched.scheduler.skip_missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores
-from psched.scheduler.task_data import INSTANCE
+from psched.scheduler.task_arguments import INSTANCE
 from psched.time_text import local_time
 from tests.scheduler.site import Site
 

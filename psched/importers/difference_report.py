@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from psched.error_messages import shown
-from psched.importers.comparison import Difference, clock_changes, first_difference, following_of
 from psched.importers.entries import Definition, Imported, ImportedEntry, calendar_commands
+from psched.importers.run_time_comparison import Difference, clock_changes, first_difference, following_of
 from psched.schedules_file.declared import FORMS
 from psched.schedules_file.reader import options
 from psched.time_text import local_time
