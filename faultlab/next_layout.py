@@ -16,8 +16,8 @@ import sqlalchemy as sa
 
 from psched.backends.common import layout_version
 from psched.backends.rdb import lease_store as rdb_leases
-from psched.backends.rdb import queue as rdb_queue
-from psched.backends.rdb import schedules as rdb_schedules
+from psched.backends.rdb import schedule_store as rdb_schedules
+from psched.backends.rdb import task_store as rdb_queue
 from psched.backends.rdb.node_registry import nodes_table
 from psched.backends.rdb.schema import queue_table, schedules_table
 from psched.backends.redis import script_composer

@@ -8,4 +8,4 @@ from unittest import mock
 
 def rules_unchecked() -> contextlib.AbstractContextManager[object]:
     """Return a context in which psched writes such rules (cron with seconds, for example), as another program could."""
-    return mock.patch("psched.backends.rdb_compat.schedules.check_rule")
+    return mock.patch("psched.backends.rdb_compat.schedule_store.check_rule")

@@ -29,7 +29,7 @@ def rows(request: pytest.FixtureRequest, bench: Bench, store: ScheduleStore) -> 
         if request.param == "many":
             patch.setattr("psched.backends.sql.paging.FEW", 3)
         patch.setattr("psched.backends.sql.paging.BATCH", PAGE)
-        patch.setattr("psched.backends.redis.schedules._PAGE", PAGE)
+        patch.setattr("psched.backends.redis.schedule_store._PAGE", PAGE)
         rows = [new_row(key, {}, FAR_OFF + n, type=f"type{n % 3}") for n, key in enumerate(LATER)]
         rows += [new_row(key, {}, LONG_AGO + n, type=f"type{n % 3}") for n, key in enumerate(DUE)]
         assert store.add_many(rows) == []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from psched.backends.rdb.queue import RdbTaskStore
-from psched.backends.rdb.schedules import RdbScheduleStore
+from psched.backends.rdb.schedule_store import RdbScheduleStore
+from psched.backends.rdb.task_store import RdbTaskStore
 from psched.backends.sql import open_database
 from psched.backends.sql.database import Database
 from psched.store import Stores, StoreSettings

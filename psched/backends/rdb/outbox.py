@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import BigInteger, BindParameter, Column, Connection, MetaData, Table, bindparam, delete, insert, select
 
 from psched.backends.common.rows import milliseconds, read_event_facts
-from psched.backends.common.table_names import checked_name
+from psched.backends.common.table_name_check import checked_name
 from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, LongText, now_ms

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from psched.backends.common.lease_history import MOST_CHARACTERS
+from psched.backends.common.lease_endings import MOST_CHARACTERS
 from psched.backends.common.rows import (
     CLAIMED_OF_SCHEDULE,
     CLAIMED_OF_TASK,
@@ -16,7 +16,7 @@ from psched.backends.common.rows import (
     TASK_FINISHED,
     WAITING,
 )
-from psched.backends.common.table_names import checked_name
+from psched.backends.common.table_name_check import checked_name
 from psched.backends.sql.compiled_statements import rows_in
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText
 from psched.backends.sql.ledger import limit_columns, option_columns

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from psched.backends.rdb_compat.queue import CompatTaskStore
-from psched.backends.rdb_compat.schedules import CompatScheduleStore
+from psched.backends.rdb_compat.schedule_store import CompatScheduleStore
+from psched.backends.rdb_compat.task_store import CompatTaskStore
 from psched.backends.sql import open_database
 from psched.backends.sql.database import Database
 from psched.store import Stores, StoreSettings

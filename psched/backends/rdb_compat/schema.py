@@ -10,7 +10,7 @@ from sqlalchemy.dialects.mysql import BIGINT
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler
 
-from psched.backends.common.table_names import checked_name
+from psched.backends.common.table_name_check import checked_name
 from psched.backends.sql.dialect import ExactText
 from psched.backends.sql.schema_setup import Schema
 

@@ -7,8 +7,8 @@ schedule and submit a task of the queue. docs/redis.md describes the keys.
 from __future__ import annotations
 
 from psched.backends.redis.client import RedisServer, located
-from psched.backends.redis.queue import RedisTaskStore
-from psched.backends.redis.schedules import RedisScheduleStore
+from psched.backends.redis.schedule_store import RedisScheduleStore
+from psched.backends.redis.task_store import RedisTaskStore
 from psched.store import Stores, StoreSettings
 
 

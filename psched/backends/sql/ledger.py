@@ -25,7 +25,7 @@ from psched.backends.common.rows import (
     read_ledger_row,
     read_run_times,
 )
-from psched.backends.common.table_names import checked_name
+from psched.backends.common.table_name_check import checked_name
 from psched.backends.sql.compiled_statements import (
     BulkUpdate,
     GivenColumns,

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from psched.backends.common.rows import milliseconds, read_output, stored_text
-from psched.backends.common.table_names import checked_name
+from psched.backends.common.table_name_check import checked_name
 from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_ms

@@ -15,7 +15,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from psched.backends.common import layout_version
 from psched.backends.common.layout_version import RecordedLayout, Standing
 from psched.backends.common.retries import RetryReason
-from psched.backends.common.table_names import unwritable
+from psched.backends.common.table_name_check import unwritable
 from psched.backends.sql import upgrades
 from psched.backends.sql.compiled_statements import Statement, cached, execute_text
 from psched.backends.sql.database import Database

@@ -31,7 +31,7 @@ def rows(request: pytest.FixtureRequest, bench: QueueBench, store: TaskStore) ->
         if request.param == "many":
             patch.setattr("psched.backends.sql.paging.FEW", 3)
         patch.setattr("psched.backends.sql.paging.BATCH", PAGE)
-        patch.setattr("psched.backends.redis.queue._PAGE", PAGE)
+        patch.setattr("psched.backends.redis.task_store._PAGE", PAGE)
         users = (None, "ann", "bob")
         due = [FAR_OFF + n if n % 2 else 1_600_000_000 + n for n in range(len(KEYS))]
         tasks = [NewTask(key, f"type{n % 4}", user=users[n % 3], run_at=due[n]) for n, key in enumerate(KEYS)]

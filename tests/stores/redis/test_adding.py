@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from psched.backends.redis.schedules import RedisScheduleStore
+from psched.backends.redis.schedule_store import RedisScheduleStore
 from psched.model import Rule, ScheduleRow
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, Bench

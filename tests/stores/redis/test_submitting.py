@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from psched.backends.redis.queue import RedisTaskStore
+from psched.backends.redis.task_store import RedisTaskStore
 from psched.model import NewTask
 from tests.stores.lost_answers import refuse_second_part
 from tests.stores.queue.bench import QueueBench, keys_in

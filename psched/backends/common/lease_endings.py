@@ -21,7 +21,7 @@ from psched.errors import (
 from psched.model import Lease
 
 MOST_CHARACTERS = 160
-"""The maximum number of characters of a row's lease history: enough for about four leases."""
+"""The maximum number of characters of the text in the row: enough for about four leases."""
 
 RELEASED = "released"
 RETRIED = "retried"
