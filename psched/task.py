@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from psched.base_settlement import Settlement
 from psched.clock import Clock, boottime
 from psched.error_messages import one_line, shown
 from psched.errors import (
@@ -31,6 +30,7 @@ from psched.keys import backfill_of, check_characters, enqueued_key
 from psched.model import Backfill, Claim, Lease, LeaseTimes, NewTask, Progress, RunOutcome, RunResult, ScheduleRow
 from psched.payload import byte_length, check_stored, encode, encode_result, object_of
 from psched.retry_wait import Backoff, check_wait
+from psched.settlement_base import Settlement
 from psched.store import LeaseStore
 from psched.store.ledger import Output
 

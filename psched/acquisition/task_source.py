@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from psched import fork_safety
-from psched.base_settlement import Settlement
 from psched.clock import Clock, boottime
 from psched.error_messages import one_line, shown
 from psched.errors import RUN_IS_OVER, ScheduleError
 from psched.model import WORKER_DIED, Claim, LeaseTimes, Retry, version_of
+from psched.settlement_base import Settlement
 from psched.store import Accepts, LeaseStore
 from psched.task import Task
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from psched.acquisition.queue_and_schedules_base import PolledTable
+from psched.acquisition.polled_table import PolledTable
 from psched.acquisition.task_source import Source
 from psched.async_methods import async_iterator_twin, async_twin, run_in_thread, signed_as_twin_of
 from psched.backends import open_stores

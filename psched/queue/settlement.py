@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from psched.base_settlement import Settlement
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Claim, Row
+from psched.settlement_base import Settlement
 from psched.store import NO_RESULTS, TaskStore
 
 FINISHED: Final = "finished"

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
-from psched.base_settlement import Settlement
 from psched.clock import Clock, boottime
 from psched.cron import CronDialect
 from psched.error_messages import one_line
@@ -21,6 +20,7 @@ from psched.schedules.backfill_spans import next_to_backfill
 from psched.schedules.pause_and_run_now import paused
 from psched.schedules.skip_policy import skip_entry
 from psched.schedules.validation import check_delay
+from psched.settlement_base import Settlement
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import (
     BACKFILL,

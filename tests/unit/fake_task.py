@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from psched.base_settlement import Settlement
 from psched.errors import PreemptedError, ScheduleError
 from psched.model import Claim, Lease, LeaseTimes, NewTask, Row, Rule, ScheduleRow
+from psched.settlement_base import Settlement
 from psched.store import LeaseStore
 from psched.store.ledger import Output
 from psched.task import Task

@@ -8,12 +8,12 @@ from typing import Self, TypeVar
 
 from psched.acquisition.task_source import Source
 from psched.async_methods import async_twin
-from psched.base_settlement import Settlement
 from psched.config import Section, SectionName, Settings, attach_listeners
 from psched.error_messages import shown
 from psched.errors import ConfigError
 from psched.keys import check_key
 from psched.model import LeaseTimes
+from psched.settlement_base import Settlement
 from psched.store import LeaseStore, holder_name
 from psched.task import Task
 
