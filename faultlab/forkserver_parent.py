@@ -197,7 +197,7 @@ def _compile() -> None:
     status: Any = importlib.import_module("psched.supervisor.master_status")
     status.MasterStatus().line()
     config: Any = importlib.import_module("psched.config")
-    sections: Any = importlib.import_module("psched.execution.open_sections")
+    sections: Any = importlib.import_module("psched.execution.opened_stores")
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/psched.db"
         settings = config.from_mapping({"type": "rdb", "url": url, "schedules": {}, "queue": {}})

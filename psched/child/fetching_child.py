@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 from psched.application import Application
-from psched.child.polled_sections import PolledSections
+from psched.child.pollers import PolledSections
 from psched.execution.fetcher import Fetcher
 from psched.execution.fetcher_settlement import GroupSettlementThread
-from psched.execution.open_sections import open_sections
+from psched.execution.opened_stores import open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import APPLIED, RECOVERED
 from psched.process.child_spec import ChildRole, ChildSpec

@@ -11,7 +11,7 @@ from functools import partial
 
 from psched.application import Application
 from psched.application.default_queue import default_queue
-from psched.child.polled_sections import PolledSections
+from psched.child.pollers import PolledSections
 from psched.config import attach_listeners
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import batch_sizer_for
@@ -21,7 +21,7 @@ from psched.execution.forced_exit import ForcedExit
 from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser, give_back
 from psched.execution.healthcheck_pings import start_pings
 from psched.execution.lease_renewal import LeaseRenewer
-from psched.execution.open_sections import OpenSection, open_sections
+from psched.execution.opened_stores import OpenSection, open_sections
 from psched.execution.run_stats import CountReporter, counted_tables, run_counter, write_rest
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.section_poller import Poller, PollTimer, SectionPoller

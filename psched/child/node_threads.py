@@ -9,7 +9,7 @@ from psched.application import Application
 from psched.child.apply_declared_schedules import ApplyDeclaredSchedules
 from psched.execution.alert_and_event_threads import AlertAndEventThreads
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
-from psched.execution.open_sections import OpenSection
+from psched.execution.opened_stores import OpenSection
 from psched.execution.run_stats import StatsWriter, counted_tables, run_counter
 from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import TypeFilter

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from psched.clock import monotonic
 from psched.execution.alerts import AlertThread, open_alert_threads
 from psched.execution.event_delivery import EventThread, open_event_threads
-from psched.execution.open_sections import OpenSection
+from psched.execution.opened_stores import OpenSection
 from psched.execution.periodic_thread import join_all
 
 STOPPING = 3.0

@@ -15,7 +15,7 @@ from psched.config.alert_hooks import Hook
 from psched.config.events import EVENT_KINDS
 from psched.error_messages import one_line
 from psched.error_summary import error_summary
-from psched.execution.open_sections import OpenSection
+from psched.execution.opened_stores import OpenSection
 from psched.execution.webhooks import deliver, message_id
 from psched.handlers.process_group import Program
 from psched.keys import backfill_of, is_backfill_key

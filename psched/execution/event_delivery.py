@@ -21,7 +21,7 @@ from psched.clock import Clock, monotonic
 from psched.config.events import EVENT_KINDS, EventKind
 from psched.error_messages import one_line
 from psched.execution.event_senders import Sender, event_sender
-from psched.execution.open_sections import OpenSection
+from psched.execution.opened_stores import OpenSection
 from psched.execution.webhooks import message_id
 from psched.http_client import RequestError
 from psched.schedules.backfills import with_backfill

@@ -21,7 +21,7 @@ from psched.acquisition.task_source import Source
 from psched.clock import Clock, monotonic
 from psched.error_messages import one_line
 from psched.execution.batch_size import MOST_TYPES, BatchSizer
-from psched.execution.open_sections import OpenSection
+from psched.execution.opened_stores import OpenSection
 from psched.execution.run_stats import Counted
 from psched.execution.section_poller import PollTimer, RowPoller
 from psched.execution.stop_event import StopEvent

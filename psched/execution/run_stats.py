@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from psched.clock import Clock, boottime
 from psched.error_messages import one_line
-from psched.execution.open_sections import OpenSection
+from psched.execution.opened_stores import OpenSection
 from psched.execution.periodic_thread import PeriodicThread
 from psched.metrics.group_settled_runs import SettledRuns, group_runs, settled_runs
 from psched.store import LeaseStore

@@ -13,7 +13,7 @@ from functools import partial
 
 from psched.config import Settings
 from psched.error_messages import one_line
-from psched.execution.open_sections import open_sections
+from psched.execution.opened_stores import open_sections
 from psched.model import worker_died
 from psched.process.child_protocol import RECOVERED, ChildPipe
 from psched.process.child_spec import FETCHER_SLOT, ChildRole, ChildSpec, DeadChild

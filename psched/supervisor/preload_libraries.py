@@ -13,7 +13,7 @@ import psched.application.conversion  # noqa: F401 – for typed functions: else
 from psched.application import ApplicationSpec
 from psched.config import Settings, preload_listeners
 from psched.cron import validate
-from psched.execution.open_sections import open_sections
+from psched.execution.opened_stores import open_sections
 
 _EVERY_MINUTE = "* * * * *"
 """An expression that is parsed once in the master, so that children need not import the parser or open the time zone.

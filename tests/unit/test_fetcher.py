@@ -20,7 +20,7 @@ import pytest
 from psched.acquisition.claimable_types import ClaimableTypes
 from psched.acquisition.task_source import Source
 from psched.execution.fetcher import Fetcher
-from psched.execution.open_sections import OpenSection
+from psched.execution.opened_stores import OpenSection
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, Lease, TaskRow
 from psched.process.child_spec import DeadChild

@@ -37,7 +37,7 @@ def test_public_names_load_no_database_library() -> None:
 def test_redis_stores_load_no_sqlalchemy() -> None:
     code = """
 from psched.config import from_mapping
-from psched.execution.open_sections import open_sections
+from psched.execution.opened_stores import open_sections
 
 settings = from_mapping({"type": "redis", "url": "redis://127.0.0.1:1/0", "schedules": {}, "queue": {}})
 assert len(list(open_sections(settings, "test"))) == 2
@@ -48,7 +48,7 @@ assert len(list(open_sections(settings, "test"))) == 2
 def test_sql_stores_load_no_redis() -> None:
     code = """
 from psched.config import from_mapping
-from psched.execution.open_sections import open_sections
+from psched.execution.opened_stores import open_sections
 
 settings = from_mapping({"type": "rdb", "url": "sqlite:///:memory:", "schedules": {}, "queue": {}})
 assert len(list(open_sections(settings, "test"))) == 2
