@@ -22,9 +22,10 @@ from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser, give
 from psched.execution.healthcheck_pings import start_pings
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.opened_stores import OpenSection, open_sections
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import Poller, SectionPoller
 from psched.execution.run_stats import CountReporter, counted_tables, run_counter, write_rest
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.section_poller import Poller, PollTimer, SectionPoller
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild

@@ -13,7 +13,7 @@ from psched.child.node_threads import NodeThreads
 from psched.error_messages import one_line
 from psched.errors import ConfigError
 from psched.execution.opened_stores import OpenSection
-from psched.execution.section_poller import RowPoller
+from psched.execution.poller import RowPoller
 from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import mismatch
 

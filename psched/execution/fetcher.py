@@ -22,8 +22,9 @@ from psched.clock import Clock, monotonic
 from psched.error_messages import one_line
 from psched.execution.batch_size import MOST_TYPES, BatchSizer
 from psched.execution.opened_stores import OpenSection
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import RowPoller
 from psched.execution.run_stats import Counted
-from psched.execution.section_poller import PollTimer, RowPoller
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim
 from psched.process.child_spec import DeadChild

@@ -18,7 +18,7 @@ from psched.clock import Clock, boottime, monotonic
 from psched.execution.batch_size import BatchSizer
 from psched.execution.fetcher_settlement import GroupSettlement
 from psched.execution.periodic_thread import PeriodicThread
-from psched.execution.section_poller import Poller, give_up_leases
+from psched.execution.poller import Poller, give_up_leases
 from psched.execution.settlement_buffer import LONGEST
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, ScheduleRow

@@ -25,7 +25,7 @@ from psched.errors import (
 from psched.execution.active_runs import ActiveRun, ActiveRuns
 from psched.execution.batch_size import TOO_LONG
 from psched.execution.periodic_thread import PeriodicThread
-from psched.execution.section_poller import Poller, give_up_leases
+from psched.execution.poller import Poller, give_up_leases
 from psched.execution.stop_event import StopEvent
 from psched.task import Task
 from psched.telemetry import emit

@@ -31,9 +31,10 @@ from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.opened_stores import OpenSection
 from psched.execution.periodic_thread import join_all
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import SectionPoller
 from psched.execution.run_stats import CountedTable, StatsWriter, run_counter
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.section_poller import PollTimer, SectionPoller
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import RunningTable
 from psched.process.logs import log_runs

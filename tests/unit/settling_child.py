@@ -16,7 +16,8 @@ from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import BatchSizer
 from psched.execution.handler_loop import HandlerLoop
 from psched.execution.lease_renewal import LeaseRenewer
-from psched.execution.section_poller import PollTimer, SectionPoller
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import SectionPoller
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, LeaseTimes, NewTask
 from psched.process.child_protocol import RunningTable

@@ -22,8 +22,9 @@ from psched.execution.batch_size import BatchSizer
 from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
 from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser, settle_stopped
 from psched.execution.lease_renewal import LeaseRenewer
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import Poller, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.section_poller import Poller, PollTimer, SectionPoller
 from psched.execution.stop_event import StopEvent
 from psched.model import LeaseTimes, Rule
 from psched.process.child_protocol import RunningTable

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from psched.execution.section_poller import CALLED, PollTimer
+from psched.execution.poll_timer import CALLED, PollTimer
 
 INTERVAL = 1.0
 LONGEST_DELAY = 0.01

@@ -15,7 +15,8 @@ from psched.acquisition.task_source import Source
 from psched.application import Application
 from psched.errors import PoolerError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.section_poller import PollTimer, RowPoller, SectionPoller
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import RowPoller, SectionPoller
 from psched.store.type_filter import TypeFilter
 
 

@@ -14,7 +14,8 @@ from psched.application import Application
 from psched.backends.rdb import fair_acquire
 from psched.backends.rdb.next_due import DueTimes
 from psched.execution.batch_size import BatchSizer
-from psched.execution.section_poller import PollTimer, SectionPoller
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import SectionPoller
 from psched.model import LeaseTimes
 from psched.queue.settlement import TaskSettlement
 from psched.store import TaskStore

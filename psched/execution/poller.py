@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from psched.acquisition.claimable_types import ClaimableTypes
 from psched.acquisition.task_source import Source
 from psched.application import Application
 from psched.backends import is_driver_error
-from psched.clock import Clock, monotonic
 from psched.error_messages import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.fetcher_settlement import GroupSettlement
+from psched.execution.poll_timer import SHORTEST_PAUSE, PollTimer
 from psched.execution.settlement_buffer import SettlementBuffer
-from psched.store import Accepts, LeaseStore, Wakeup
+from psched.execution.wakeup_listener import WakeupListener
+from psched.store import Accepts, LeaseStore
 from psched.store.type_filter import TypeFilter
 from psched.task import Task, release_many
 from psched.telemetry import emit
@@ -212,7 +212,7 @@ class RowPoller(Generic[Row_co]):
 
     def check_soon(self) -> None:
         """Query the next due time soon, because a settled run may have made a row due."""
-        self._timer.check_within(_SHORTEST)
+        self._timer.check_within(SHORTEST_PAUSE)
 
     def wake(self) -> None:
         if self._listener.poll():
@@ -362,253 +362,3 @@ class SectionPoller(RowPoller[Task], Poller):
         Poller.__init__(self, name, source, application, prefetch, task_timeout, margin)
         types = ClaimableTypes(source, TypeFilter()) if types is None else types
         RowPoller.__init__(self, name, source, prefetch, timer, types)
-
-
-CALLED = 10.0
-"""Seconds between two polls of a poller that gets wake-ups for due rows. Only after a lost wake-up does a row wait so
-long."""
-_FIRST_DELAY = 0.0005
-_LONGEST_DELAY = 0.008
-"""Seconds. After a wake-up whose poll found no row, a poller delays its next poll by a random time of up to twice
-`_FIRST_DELAY`. Each further such wake-up doubles this limit, up to `_LONGEST_DELAY`. So the pollers do not all acquire
-at the same time.
-"""
-
-_SAME = 0.01
-"""Seconds. Two due times with a smaller difference are taken for the same row."""
-
-_SHORTEST = 0.02
-"""The shortest time between two polls that find no row, in seconds: at most fifty such polls a second."""
-_RECENT = 0.05
-"""The poll interval, as a share of the time since rows were last found. A smaller share would hardly shorten the wait
-for the next row."""
-_WOKEN = 0.1
-"""Seconds after a wake-up in which a poller polls often, because on SQLite the wake-up comes before the commit has
-ended.
-"""
-_COST = 25
-"""The poll interval is at least this many times the duration of a poll, so that polls take at most 4 % of the time."""
-
-Chance = Callable[[float, float], float]
-
-
-class PollTimer:
-    """Decides when a poller polls next. All times are seconds.
-
-    A pause ends after the interval, at the next due time, or by a wake-up. If several pollers wake for one row, the
-    poller that acquired the last row polls first. The others wait briefly, and query before they acquire.
-    """
-
-    def __init__(self, interval: float, clock: Clock = monotonic, chance: Chance = random.uniform) -> None:
-        """`interval`: seconds between two polls while no wake-up comes (`poll_interval`).
-
-        `chance(low, high)`: returns a random number between the two.
-        """
-        self._interval = interval
-        self.clock = clock
-        self._chance = chance
-        self._polled_at = self._next = clock()
-        self._found_at = self._woken_at = -math.inf
-        self._in_vain = 0
-        self._earliest = -math.inf
-        self._expects_row = False
-        self._due = math.inf
-        self.working = False
-        """Whether the last poll found rows."""
-        self.checks_first = False
-        """Whether to query the next due time before the next acquire, because no row is expected."""
-
-    @property
-    def longest(self) -> float:
-        """The longest pause, before the random variation."""
-        return max(self._interval, CALLED)
-
-    def pause(self) -> float:
-        return max(0.0, self._next - self.clock())
-
-    def worked(self) -> None:
-        """Poll again immediately, because the last poll acquired as many rows as it could."""
-        self._in_vain = 0
-        self.poll_now()
-
-    def took_all(self, took: float) -> None:
-        """Poll again soon or after a wake-up, because all due rows were acquired.
-
-        `took`: the duration of the poll.
-        """
-        self.poll_now()
-        self._in_vain = 0
-        self._polled_at = self._found_at
-        self._next = self._found_at + max(_SHORTEST, _COST * took / 10)
-        self._earliest = self._found_at + min(took, 0.002)
-
-    def poll_now(self) -> None:
-        self._next = self._found_at = self.clock()
-        self._expects_row = self.checks_first = False
-        self.working = True
-
-    def rest(self, wait: float | None, called: bool, took: float = 0.0) -> None:
-        """Pause after a poll that acquired nothing.
-
-        - `wait`: seconds until a row is due. None: no row is waiting. 0: a row is due that other workers may acquire.
-        - `called`: whether a wake-up is sure to come if a row becomes due in the meantime.
-        - `took`: the duration of the query. The next poll starts that much earlier, as it also takes that long to
-          reach the database.
-
-        This counts as a false wake-up if a row was expected and the wake-up was not for a new row that is due later.
-        """
-        self._polled_at = self.clock() - took
-        rest = self._jittered(self.longest if called and wait != 0 else self._polled_interval(took))
-        due = self._polled_at + wait if wait and wait < rest else math.inf
-        woken_for_later = self._polled_at < self._due and due < self._due - _SAME
-        self._in_vain += self._expects_row and not woken_for_later
-        self._due = due
-        self.working = False
-        until_due = rest if not wait else wait + self._delay()
-        self._expects_row = until_due < rest
-        self.checks_first = not self._expects_row or self._in_vain > 0
-        self._next = self._polled_at + min(rest, until_due)
-
-    def back_off(self, intervals: float) -> None:
-        self.back_off_for(self._jittered(self._interval * intervals))
-
-    def back_off_for(self, seconds: float) -> None:
-        """Poll again after `seconds`. Called after a failed poll."""
-        self._polled_at = self.clock()
-        self._expects_row, self.checks_first = False, True
-        self._next = self._polled_at + seconds
-
-    def wake(self) -> None:
-        """Poll immediately or after `_delay`, because a row became due."""
-        self._expects_row = True
-        self.checks_first = self._in_vain > 0
-        self._woken_at = self.clock()
-        self._next = max(min(self._next, self._woken_at + self._delay()), self._earliest)
-
-    def ignore_wakeups(self) -> None:
-        """Poll once per interval from now on, because wake-ups no longer come."""
-        self._next = min(self._next, self._polled_at + self._jittered(self._interval))
-
-    def _polled_interval(self, took: float) -> float:
-        """Return the poll interval for a table without wake-ups: short while rows are found, then growing."""
-        now = self.clock()
-        since = 0.0 if now < self._woken_at + _WOKEN else now - self._found_at
-        return min(self._interval, max(_SHORTEST, _COST * took, _RECENT * since))
-
-    def check_within(self, seconds: float) -> None:
-        self._next = min(self._next, self.clock() + seconds)
-
-    def check_now(self) -> None:
-        """Query the next due time immediately, because a wake-up may have been lost."""
-        self._next = self.clock()
-        self._expects_row, self.checks_first = False, True
-
-    def _delay(self) -> float:
-        """Return the seconds from a wake-up to the poll: 0, or a random time that grows with each false wake-up."""
-        if not self._in_vain:
-            return 0.0
-        return self._chance(0.0, min(_FIRST_DELAY * 2 ** min(self._in_vain, 10), _LONGEST_DELAY))
-
-    def _jittered(self, seconds: float) -> float:
-        """Return about `seconds`, with a random variation, so that the children do not all poll at the same time."""
-        return seconds * self._chance(0.9, 1.1)
-
-
-_PATIENCE = 30.0
-"""Seconds until a failed connection is tried again. A connection that has been reliable is tried again immediately."""
-
-
-class WakeupListener:
-    """Listens for wake-ups from `listen` until `stop`.
-
-    If the store sends no wake-ups, or if listening fails, the listener reports no wake-ups.
-    """
-
-    def __init__(
-        self,
-        open_wakeup: Callable[[], Wakeup | None],
-        log_failure: Callable[[Exception], None],
-        clock: Clock = monotonic,
-    ) -> None:
-        """Does not connect yet. `log_failure`: called with the first of several errors in a row."""
-        self._open_wakeup = open_wakeup
-        self._log_failure = log_failure
-        self._clock = clock
-        self._wakeup: Wakeup | None = None
-        self._opened = False
-        self._listening = self._connected = False
-        self.was_notified = False
-        """Whether a wake-up came since the last `listen`. The wake-up may have ended the listening."""
-        self._retry_at = clock()
-        self._logged = False
-
-    @property
-    def is_reliable(self) -> bool:
-        """Whether the listener listens, and wake-ups are known to arrive."""
-        return self._listening and self._wakeup is not None and self._wakeup.proven
-
-    @property
-    def can_listen(self) -> bool:
-        return not self._listening and self._clock() >= self._retry_at and not (self._opened and self._wakeup is None)
-
-    @property
-    def is_to_connect(self) -> bool:
-        return self.can_listen and not self._connected
-
-    @property
-    def descriptor(self) -> int | None:
-        """A descriptor that is readable when a wake-up may have come; None while not listening."""
-        return self._wakeup.fileno() if self._listening and self._wakeup is not None else None
-
-    def listen(self, seconds: float) -> None:
-        """Listen from now on, for at least `seconds`. Earlier wake-ups may be lost."""
-        if self._clock() < self._retry_at:
-            return
-        try:
-            if not self._opened:
-                self._wakeup = self._open_wakeup()
-                self._opened = True
-            if self._wakeup is None:
-                return
-            self._wakeup.listen(seconds)
-        except Exception as error:  # noqa: BLE001 – a driver may raise anything; without wake-ups, polling continues
-            self._failed(error)
-        else:
-            self._listening = self._connected = True
-            self.was_notified = self._logged = False
-
-    def poll(self) -> bool:
-        """Return whether a wake-up came.
-
-        A lost connection counts as a wake-up, because wake-ups may be lost with it.
-        """
-        if not self._listening or self._wakeup is None:
-            return False
-        was_called = self.is_reliable
-        try:
-            is_notified = self._wakeup.is_notified()
-        except Exception as error:  # noqa: BLE001 – as in `listen`
-            self._failed(error, patience=0.0 if was_called else _PATIENCE)
-            return True
-        self.was_notified = self.was_notified or is_notified
-        return is_notified
-
-    def stop(self) -> bool:
-        """Stop listening, so that siblings get the wake-ups. Return whether the listener was active."""
-        listened = self._listening
-        if listened and self._wakeup is not None:
-            self._wakeup.stop_listening()
-        self._listening = False
-        return listened
-
-    def close(self) -> None:
-        self._listening = False
-        if self._wakeup is not None:
-            self._wakeup.close()
-
-    def _failed(self, error: Exception, patience: float = _PATIENCE) -> None:
-        self._listening = self._connected = False
-        self._retry_at = self._clock() + patience
-        if patience and not self._logged:
-            self._log_failure(error)
-            self._logged = True
