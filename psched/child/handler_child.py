@@ -29,7 +29,8 @@ from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
-from psched.process.logs import log_runs
+from psched.process.run_log import log_runs
+from psched.process.running_table import RunRecord
 from psched.store.node_registry import NodeProcess
 from psched.telemetry import attach
 
@@ -144,13 +145,13 @@ class HandlerChild(ChildRole):
         runs were not named, a handler that breaks its process and then returns would run again and again.
         """
         unsettled = [
-            pipes.RunRecord(f"{opened.name}:{task.row.key}", task.lease.claim)
+            RunRecord(f"{opened.name}:{task.row.key}", task.lease.claim)
             for opened in self._sections
             for task in opened.source.held
             if task.concluded
         ]
         runs = {cell: self._runs.at(cell) for cell in range(self._runs.cells)}
-        found = {cell: pipes.RunRecord(run.name, run.task.lease.claim) for cell, run in runs.items() if run is not None}
+        found = {cell: RunRecord(run.name, run.task.lease.claim) for cell, run in runs.items() if run is not None}
         idle = [cell for cell, run in runs.items() if run is None]
         self._spec.running_table.freeze(found | dict(zip(idle, reversed(unsettled), strict=False)))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from psched.application import Handler
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.poller import Poller
-from psched.process.child_protocol import RunningTable
+from psched.process.running_table import RunningTable
 from psched.store.node_registry import NodeRun
 from psched.task import Task
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from psched.clock import monotonic
 from psched.error_messages import one_line
-from psched.process.child_protocol import OwnedDescriptor
+from psched.process.owned_descriptor import OwnedDescriptor
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from psched.application import ApplicationSpec
 from psched.config import Settings
 from psched.metrics.counter_file import CounterBlock
 from psched.model import WORKER_DIED
-from psched.process.child_protocol import RunningTable
 from psched.process.dispatch_socket import DispatchSocket
+from psched.process.running_table import RunningTable
 
 FETCHER_SLOT = 0
 """The number of the fetching child's slot. In each slot the master forks one child after the other."""

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import msgpack
 
 from psched.model import Claim
-from psched.process.child_protocol import OwnedDescriptor
+from psched.process.owned_descriptor import OwnedDescriptor
 
 _HEADER = struct.Struct("=I?")
 """The length of the body, and whether it is JSON instead of msgpack."""

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from types import FrameType
 from typing import Any
 
-from psched.process.child_protocol import OwnedDescriptor
+from psched.process.owned_descriptor import OwnedDescriptor
 
 UPGRADE_NOW: int = getattr(signal, "SIGEMT", None) or signal.SIGRTMIN
 """The signal for an immediate binary upgrade: EMT where it exists, RTMIN on Linux."""

@@ -36,8 +36,8 @@ from psched.execution.poller import SectionPoller
 from psched.execution.run_stats import CountedTable, StatsWriter, run_counter
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
-from psched.process.child_protocol import RunningTable
-from psched.process.logs import log_runs
+from psched.process.run_log import log_runs
+from psched.process.running_table import RunningTable
 from psched.scheduler.function_handlers import Function, FunctionRouter, OccurrenceRouter
 from psched.scheduler.instance_heartbeat import InstanceRegistry
 from psched.scheduler.registrations import Registration, store_registration, store_registrations

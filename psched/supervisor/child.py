@@ -16,6 +16,7 @@ import psutil
 from psched.process import child_protocol as protocol
 from psched.process.child_spec import ChildSpec
 from psched.process.escalation import Escalation
+from psched.process.running_table import RunRecord
 from psched.process.signals import name_of
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ class ChildProcess:
         return tuple([run.name for run in self.runs])
 
     @property
-    def runs(self) -> tuple[protocol.RunRecord, ...]:
+    def runs(self) -> tuple[RunRecord, ...]:
         """The runs of the child, or those that it ran when it died."""
         return () if self.spec is None else self.spec.running_table.runs()
 

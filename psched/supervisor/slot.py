@@ -17,9 +17,9 @@ from attrs import evolve
 from psched.child.main import role_of
 from psched.config import Settings
 from psched.metrics.event_counters import MasterCounter
-from psched.process.child_protocol import RunningTable
 from psched.process.child_spec import FETCHER_SLOT, ChildSpec, DeadChild
 from psched.process.dispatch_socket import DispatchSocket
+from psched.process.running_table import RunningTable
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable

@@ -14,7 +14,7 @@ from tests.daemon.harness import is_alive, wait_for
 
 _LEAVE = """
 import os, subprocess
-from psched.process.child_protocol import RunningTable
+from psched.process.running_table import RunningTable
 from psched.execution.forced_exit import ForcedExit
 from psched.execution.active_runs import ActiveRuns
 roots = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -44,7 +44,7 @@ def test_a_forced_exit_succeeds_though_some_descendants_cannot_be_killed() -> No
 
 _LEAVE_WHILE_LOGGING = """
 import logging, os, signal, subprocess, threading, time
-from psched.process.child_protocol import RunningTable
+from psched.process.running_table import RunningTable
 from psched.execution.forced_exit import ForcedExit
 from psched.execution.active_runs import ActiveRuns
 roots = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

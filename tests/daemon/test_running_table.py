@@ -13,7 +13,7 @@ import pytest
 
 from psched.child.handler_child import HandlerChild
 from psched.execution.active_runs import ActiveRun, ActiveRuns
-from psched.process.child_protocol import RunningTable, RunRecord
+from psched.process.running_table import RunningTable, RunRecord
 
 LONGEST = "schedules:" + "𝄞" * 255
 

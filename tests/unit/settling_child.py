@@ -20,7 +20,7 @@ from psched.execution.poll_timer import PollTimer
 from psched.execution.poller import SectionPoller
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, LeaseTimes, NewTask
-from psched.process.child_protocol import RunningTable
+from psched.process.running_table import RunningTable
 from psched.queue.settlement import TaskSettlement
 from psched.store import StoreSettings, TaskStore
 from tests.prepared_sqlite import make_tables_in_memory

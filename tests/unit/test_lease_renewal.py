@@ -27,8 +27,8 @@ from psched.execution.poller import Poller, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.model import LeaseTimes, Rule
-from psched.process.child_protocol import RunningTable
 from psched.process.dispatch_socket import Connection, DispatchSocket, decode_claims, encode_claims
+from psched.process.running_table import RunningTable
 from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task

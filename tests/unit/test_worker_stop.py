@@ -10,7 +10,7 @@ import pytest
 
 from psched.execution.active_runs import ActiveRun, ActiveRuns
 from psched.execution.run_watchdog import RunWatchdog
-from psched.process.child_protocol import RunningTable
+from psched.process.running_table import RunningTable
 
 
 class Left(BaseException):
