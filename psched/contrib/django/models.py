@@ -30,14 +30,14 @@ class _Row(models.Model):
 
 
 class Schedule(_Row):
-    """A schedule of psched.
+    """A schedule of psched. This model is only for the admin and its permissions: `objects` finds no row.
 
     The permission `view` allows users to see schedules, `change` also to perform actions on them.
     """
 
 
 class Task(_Row):
-    """A task of psched's queue.
+    """A task of psched's queue. This model is only for the admin and its permissions: `objects` finds no row.
 
     The permission `view` allows users to see tasks, `change` also to perform actions on them.
     """
