@@ -25,7 +25,7 @@ from psched.cli.opened_sections import listed_schedules
 from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options, count, seconds
 from psched.error_summary import error_summary
 from psched.model import ScheduleRow
-from psched.schedules.schedule import FAILING, RUNNING
+from psched.schedules.schedule_state import FAILING, RUNNING
 from psched.store.ledger import BACKFILL, KeptOutput, LedgerRow
 from psched.time_text import local_time
 

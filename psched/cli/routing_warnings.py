@@ -14,7 +14,7 @@ from psched.cli.opened_sections import required_section
 from psched.cli.options import Chosen
 from psched.config import SectionName
 from psched.errors import ConfigError
-from psched.insight.doctor import live_workers
+from psched.insight.live_workers import live_workers
 from psched.insight.table_insight import TableInsight
 from psched.model import ScheduleRow, TaskRow
 from psched.queue.queue import Queue

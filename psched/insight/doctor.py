@@ -14,11 +14,12 @@ from psched.backends import database_problem, is_driver_error
 from psched.config import Section, SectionName, Settings
 from psched.error_summary import error_summary
 from psched.errors import ConfigError, PoolerError
+from psched.insight.live_workers import unrouted_types
 from psched.insight.why_waiting import worker_hint
 from psched.model import ScheduleRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.schedule import BROKEN, LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
+from psched.schedules.schedule_state import BROKEN, LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
 from psched.schedules.settlement import with_rule_problem
 from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node, tz_difference, version_difference
@@ -103,17 +104,6 @@ def clock_finding(store: LeaseStore) -> Finding:
     if abs(skew) <= _MAX_CLOCK_SKEW + (after - before) / 2:
         return Finding("clocks", True, message)
     return Finding("clocks", False, message, remedy="synchronise both clocks by NTP (psched uses the database's)")
-
-
-def live_workers(store: LeaseStore) -> Sequence[Node]:
-    """Return the live workers of a table; an empty sequence if the store does not record workers."""
-    return () if store.nodes is None else store.nodes.alive()
-
-
-def unrouted_types(store: LeaseStore, workers: Sequence[Node]) -> str:
-    """Return the types that have due rows, and that no worker routes."""
-    due = store.due_by_type()
-    return ", ".join(sorted(type_ for type_ in due if not any(worker.types.accepts(type_) for worker in workers)))
 
 
 def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Iterator[Finding]:

@@ -31,7 +31,8 @@ from psched.schedules.audit_result import Verdict
 from psched.schedules.backfills import BackfillCollection, ledger_keys, with_backfill
 from psched.schedules.calendar_collection import CalendarCollection
 from psched.schedules.ledger_audit import GRACE, AuditScope
-from psched.schedules.schedule import (
+from psched.schedules.schedule import Schedule
+from psched.schedules.schedule_state import (
     DUE,
     ENDED,
     FAILING,
@@ -41,7 +42,6 @@ from psched.schedules.schedule import (
     RETRYING,
     RUNNING,
     WAITING,
-    Schedule,
     ScheduleState,
     StateWord,
     failed_attempts,

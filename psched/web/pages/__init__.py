@@ -9,6 +9,7 @@ from starlette.responses import Response
 from psched.web.pages import (
     actions,
     bulk_actions,
+    doctor,
     edit_schedule,
     nodes,
     now,
@@ -37,7 +38,7 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/task": tasks.task,
     "/tasks/bulk": bulk_actions.ask,
     "/nodes": nodes.nodes,
-    "/doctor": nodes.doctor,
+    "/doctor": doctor.doctor,
 }
 """Pages that only show something."""
 PATIENCE: Final[Mapping[str, Callable[[Request], float]]] = {"/proof": proof.patience}

@@ -1,4 +1,4 @@
-"""The page Nodes (the workers of all hosts) and the page Doctor (the findings of `psched doctor`)."""
+"""The page Nodes: the workers of all hosts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,3 @@ from psched.web.shared_state import SharedState
 def nodes(request: Request, shared: SharedState) -> Response:
     snapshot = request.state.status.snapshot
     return page(request, "nodes.html", nodes=snapshot.nodes, now=snapshot.taken)
-
-
-def doctor(request: Request, shared: SharedState) -> Response:
-    findings = shared.answer("doctor", 10, shared.insight.doctor)
-    bad = [each for each in findings if not each.ok]
-    return page(request, "doctor.html", findings=findings, bad=bad, warned=[each for each in findings if each.warning])
