@@ -9,7 +9,8 @@ import click
 
 from psched.cli.formatting import Fields, json_lines, printable, with_local_times, write
 from psched.cli.opened_sections import opened
-from psched.cli.options import MOMENT, Chosen, When, common_options, seconds
+from psched.cli.option_types import MOMENT, When, seconds
+from psched.cli.options import Chosen, common_options
 from psched.cli.progress_bar import with_progress
 from psched.errors import NotFoundError
 from psched.schedules.audit_result import Verdict, Why, as_object

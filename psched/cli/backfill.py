@@ -10,7 +10,8 @@ import click
 from psched.cli.completion import completed_keys
 from psched.cli.formatting import KEPT, Fields, ListColumns, fields_of, printable, write, write_object, write_rows
 from psched.cli.opened_sections import listed_schedules, opened
-from psched.cli.options import MOMENT, Chosen, When, common_options, count
+from psched.cli.option_types import MOMENT, When, count
+from psched.cli.options import Chosen, common_options
 from psched.error_summary import error_summary
 from psched.schedules.backfills import MOST_RUNNING, BackfillMode, BackfillPlan, BackfillState
 from psched.schedules.collection import ScheduleCollection

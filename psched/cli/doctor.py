@@ -12,7 +12,7 @@ from psched.cli.errors import DatabaseError
 from psched.cli.formatting import Fields, json_lines, printable, write
 from psched.cli.opened_sections import opened_section
 from psched.cli.options import Chosen, common_options
-from psched.cli.routing_warnings import LeftToRuby
+from psched.cli.rows_left_to_ruby import LeftToRuby
 from psched.config import Section, SectionName, Settings
 from psched.errors import ConfigError
 from psched.insight.doctor import (

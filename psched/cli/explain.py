@@ -13,7 +13,8 @@ from psched import cron as crons
 from psched.cli.completion import completed_keys
 from psched.cli.formatting import json_lines, printable, with_local_times, write
 from psched.cli.opened_sections import opened
-from psched.cli.options import WALL_DATE, Chosen, check_cron_or_key, common_options, dialect_and_zone
+from psched.cli.option_types import WALL_DATE
+from psched.cli.options import Chosen, check_cron_or_key, common_options, dialect_and_zone
 from psched.cron.explanation import DateVerdict, day_in, in_words, why
 from psched.cron.zones import load_zone
 from psched.errors import NotFoundError

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from psched.cli.errors import FAILED, print_error
-from psched.cli.options import Chosen, common_options, seconds
+from psched.cli.option_types import seconds
+from psched.cli.options import Chosen, common_options
 from psched.errors import ConfigError
 from psched.insight import open_insight
 

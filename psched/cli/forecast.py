@@ -21,7 +21,8 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.opened_sections import opened_section
-from psched.cli.options import Chosen, common_options, count
+from psched.cli.option_types import count
+from psched.cli.options import Chosen, common_options
 from psched.insight import Forecast, HourForecast, ScheduleInsight
 from psched.insight.forecast import short_number
 from psched.time_text import local_datetime

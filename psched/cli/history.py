@@ -22,7 +22,8 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.opened_sections import listed_schedules
-from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options, count, seconds
+from psched.cli.option_types import MOMENT, When, count, seconds
+from psched.cli.options import WIDE, Chosen, common_options
 from psched.error_summary import error_summary
 from psched.model import ScheduleRow
 from psched.schedules.schedule_state import FAILING, RUNNING

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import click
 
 from psched.cli.formatting import printable, write, write_object
+from psched.cli.json_input import parse_data, parse_json, read_source
 from psched.cli.opened_sections import opened, opened_queue
-from psched.cli.options import Chosen, common_options, parse_data, parse_json, read_source
+from psched.cli.options import Chosen, common_options
 from psched.cli.progress_bar import with_progress
 from psched.error_messages import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError

@@ -13,8 +13,10 @@ import click
 from psched.application.loader import find, import_file, import_module
 from psched.cli.formatting import fields_of, json_lines, local_iso, printable, write, write_file, write_object
 from psched.cli.import_from_json import import_json
+from psched.cli.json_input import read_source
 from psched.cli.opened_sections import opened
-from psched.cli.options import INCLUDE, WHOLE_TIME, Chosen, common_options, count, read_source
+from psched.cli.option_types import WHOLE_TIME, count
+from psched.cli.options import INCLUDE, Chosen, common_options
 from psched.cli.options_before_command import CommandGroup
 from psched.config.validators import is_file
 from psched.cron.zones import check_timezone

@@ -12,7 +12,8 @@ import click
 
 from psched.cli.formatting import json_lines, printable, write
 from psched.cli.opened_sections import opened_as
-from psched.cli.options import Chosen, common_options, exactly
+from psched.cli.option_types import exactly
+from psched.cli.options import Chosen, common_options
 from psched.cli.progress_bar import with_progress
 from psched.config import Section, SectionName, default_table
 from psched.cron import CronDialect

@@ -15,7 +15,8 @@ from psched import cron as crons
 from psched.cli.completion import completed_keys
 from psched.cli.formatting import KEPT, fitted, json_lines, write
 from psched.cli.opened_sections import opened
-from psched.cli.options import WHOLE_TIME, Chosen, check_cron_or_key, common_options, count, dialect_and_zone
+from psched.cli.option_types import WHOLE_TIME, count
+from psched.cli.options import Chosen, check_cron_or_key, common_options, dialect_and_zone
 from psched.cron.zones import load_zone
 from psched.schedules import rule_occurrences
 from psched.schedules.skip_policy import overlap_note

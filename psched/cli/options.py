@@ -1,20 +1,12 @@
-"""The options that all commands share, which may be given before or after the command; and the parsing of values."""
+"""The options that all commands share, which may be given before or after the command."""
 
 from __future__ import annotations
 
-import errno
-import json
-import math
-import os
-import re
 import shlex
-import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC, tzinfo
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -22,16 +14,14 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 import click
 
 from psched.application.loader import load_modules
+from psched.cli.option_types import count
 from psched.config import SectionName, Settings, default_file, load
 from psched.config.database_urls import is_in_memory
 from psched.config.validators import folders, required
 from psched.cron import DIALECTS, CronDialect
-from psched.error_messages import ESCAPES, shown
+from psched.error_messages import shown
 from psched.errors import ConfigError
-from psched.payload import long_number
-from psched.retry_wait import MAX_COUNT, MAX_SECONDS, Backoff
-from psched.schedule_options import LAST_TIME
-from psched.time_text import parse_seconds, shown_zone
+from psched.time_text import shown_zone
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -170,176 +160,6 @@ def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chos
     return decorate
 
 
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d(?!\d).*")
-_DURATION = re.compile(rf"{_NUMBER.pattern}|[+-]?\d+(\.\d+)?[smhdw]", re.IGNORECASE)
-_SPAN = re.compile(r"\d+(\.\d+)?[smhdw]")
-_EARLIEST = 100_000_000
-"""Unix seconds in 1973. An earlier time is probably a mistake, such as a number of seconds from now."""
-_EXAMPLES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
-
-NO_BOUND = -1.0
-"""The value of an option if the user gives the word `none`. If the option is not given, its value is None."""
-
-When = Callable[[float], float]
-"""Takes the current time by the database's clock, and returns the time that the option means. Both are unix seconds."""
-
-
-@dataclass(frozen=True)
-class _Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """Type of an option. `parse` converts the text, or raises ValueError. Only a default of text is converted."""
-
-    name: str
-    parse: Callable[[str], Any]
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        try:
-            return self.parse(value) if isinstance(value, str) else value
-        except ValueError as error:
-            self.fail(str(error), parameter, context)
-
-
-def _unix_time(text: str) -> float:
-    found = _number_or_date(text, _EXAMPLES)
-    if isinstance(found, datetime) and found.tzinfo is None:
-        example = found.replace(tzinfo=UTC).isoformat().replace("+00:00", "Z")
-        problem = f"has no time zone; write it as in {example}, or with an offset such as +01:00"
-        raise ValueError(f"{shown(text)} {problem}")
-    seconds = _within(text, found, _EARLIEST)
-    return int(seconds) if seconds.is_integer() else seconds
-
-
-def _wall_date(text: str) -> date:
-    expected = "give a date such as 2027-03-29, or a date with time such as 2027-03-29T02:30"
-    found: date
-    try:
-        found = date.fromisoformat(text)
-    except ValueError:
-        try:
-            found = datetime.fromisoformat(text).replace(microsecond=0)
-        except ValueError:
-            raise ValueError(f"{shown(text)} is not a date; {expected}") from None
-    if isinstance(found, datetime) and found.tzinfo is not None:
-        raise ValueError(f"{shown(text)} has an offset, but is read in the schedule's zone; {expected}")
-    if not 1970 <= found.year <= 9998:
-        raise ValueError(f"{shown(text)} is not from 1970 to 9998; {expected}")
-    return found
-
-
-def _moment(text: str) -> When:
-    if _SPAN.fullmatch(text):
-        ago = parse_seconds(text)
-        if ago > MAX_SECONDS:
-            problem = f"is more than 31 years ({MAX_SECONDS:.0f} s) ago; give a shorter span, or a date"
-            raise ValueError(f"{shown(text)} {problem}")
-        return lambda now: now - ago
-    found = _number_or_date(text, "give unix seconds, a date like 2026-03-29, or a span like 2d (two days ago)")
-    moment = _within(text, found, 0)
-    return lambda _: moment
-
-
-def _number_or_date(text: str, expected: str) -> float | datetime:
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    if _DATE.fullmatch(text):
-        with suppress(ValueError, OverflowError):
-            found = datetime.fromisoformat(re.sub(r" (?=[+-]\d\d:?\d\d$)", "", text))  # the format of `list`
-            found.timestamp()
-            return found
-    raise ValueError(f"{shown(text)} is not a time; {expected}")
-
-
-def _within(text: str, found: float | datetime, earliest: int) -> float:
-    """Return the unix seconds of `found`. Raises ValueError for a time before `earliest` or after the year 9999."""
-    seconds = found.timestamp() if isinstance(found, datetime) else found
-    if seconds >= LAST_TIME:
-        problem = f"is after the year 9999, unix seconds {LAST_TIME - 1}; did you give milliseconds?"
-        raise ValueError(f"{shown(text)} {problem} {_EXAMPLES}")
-    if seconds < earliest:
-        year = datetime.fromtimestamp(earliest, UTC).year
-        problem = f"is before {year}, unix seconds {earliest} (now it is {time.time():.0f})"
-        raise ValueError(f"{shown(text)} {problem}; {_EXAMPLES}")
-    return seconds
-
-
-UNIX_TIME = _Parsed("time", _unix_time)
-"""Unix seconds, or a date with time and zone, 1973 or later."""
-UNIX_TIME_OR_NONE = _Parsed("time", lambda text: NO_BOUND if text == "none" else _unix_time(text))
-"""Like `UNIX_TIME`, or the word none for no limit."""
-WHOLE_TIME = _Parsed("time", lambda text: math.ceil(_unix_time(text)))
-"""Like `UNIX_TIME`, rounded up to whole seconds."""
-MOMENT = _Parsed("when", _moment)
-"""Unix seconds, a date (local without an offset), or 2d for two days ago. The value is a `When`."""
-
-
-WALL_DATE = _Parsed("date", _wall_date)
-"""A date, or a date with time, without a time zone."""
-
-
-def count(lowest: int = 1, highest: int = MAX_COUNT, none: bool = False) -> _Parsed:
-    """Return the type of an option that takes a whole number. `none`: also accept the word none, for no limit."""
-    pattern = re.compile(r"[+-]?\d{1,18}")
-    return _Parsed("n", lambda text: _number(text, "a whole number", pattern, lowest, highest, none))
-
-
-def seconds(lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False) -> _Parsed:
-    """Return the type of an option that takes seconds, or a duration such as 90s, 5m or 2h.
-
-    `none`: also accept the word none, for no limit.
-    """
-    return _Parsed(
-        "sec", lambda text: _number(text, "seconds or a duration (90s, 5m, 2h)", _DURATION, lowest, highest, none)
-    )
-
-
-def _wait(text: str) -> float | Backoff:
-    first, is_growing, limit = text.partition("..")
-    if not is_growing:
-        return _number(text, "seconds or a duration (90s, 5m, 2h), or FIRST..LIMIT", _DURATION, 0, MAX_SECONDS, True)
-    bounds = [
-        _number(each, "FIRST..LIMIT, such as 10s..5m", _DURATION, 0, MAX_SECONDS, False) for each in (first, limit)
-    ]
-    if bounds[1] < bounds[0]:
-        raise ValueError(f"expected FIRST..LIMIT, such as 10s..5m, with the shorter wait first, got {shown(text)}")
-    return Backoff(bounds[0], limit=bounds[1])
-
-
-WAIT_OR_NONE = _Parsed("wait", _wait)
-"""A wait between attempts: seconds, a duration, FIRST..LIMIT for a wait that doubles, or the word none."""
-
-
-def exactly(word: str) -> _Parsed:
-    """Return the type of an option that takes only `word`. (click's Choice would show `_` in the word as `-`.)"""
-
-    def parse(text: str) -> str:
-        if text != word:
-            raise ValueError(f"expected {word}, got {shown(text)}")
-        return text
-
-    return _Parsed(word, parse)
-
-
-def _number(text: str, kind: str, pattern: re.Pattern[str], lowest: float, highest: float, none: bool) -> float:
-    if none and text == "none":
-        return NO_BOUND
-    number = parse_seconds(text.lower()) if pattern.fullmatch(text) else math.nan
-    if not lowest <= number <= highest:
-        expected = f"expected {kind} from {lowest:.15g} to {highest:.15g}{', or none' if none else ''}"
-        raise ValueError(f"{expected}, got {shown(text)}")
-    return int(number) if number.is_integer() else number
-
-
-def _place(text: str) -> tuple[float, str]:
-    time, _, key = text.partition(":")
-    if not key or not _NUMBER.fullmatch(time):
-        raise ValueError(f"expected the text that the previous page printed, such as 1796108400:KEY, got {shown(text)}")
-    return float(time), key
-
-
-PLACE = _Parsed("place", _place)
-"""Where a page of schedules begins: `next_run_time` and key of the last schedule of the page before."""
-
-
 class LimitedRows(Generic[T]):
     """The first `limit` of `rows` (None: all). `place` returns the value of --after that continues behind a row."""
 
@@ -351,8 +171,8 @@ class LimitedRows(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         last: T | None = None
-        for count, row in enumerate(self._rows):
-            if count == self._limit and last is not None:
+        for number, row in enumerate(self._rows):
+            if number == self._limit and last is not None:
                 self._more = self._place(last)
                 return
             last = row
@@ -378,43 +198,6 @@ LIMIT = click.option(
 PREFIX = click.option("--prefix", metavar="TEXT", help="Only keys that start with TEXT.")
 
 
-def read_data(source: str) -> dict[str, Any]:
-    """Return the JSON object of an argument DATA: the text itself, `@FILE` for a file, or `-` for standard input.
-
-    Raises ValueError that names the mistake and its position.
-    """
-    if source != "-" and not source.startswith("@"):
-        return parse_data(source)
-    name, content = read_source(source.removeprefix("@"))
-    try:
-        return parse_data(content)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-_LARGEST_SOURCE = 1 << 30
-"""The maximum number of bytes that a command reads, so that a name such as /dev/zero does not fill the memory."""
-
-
-def read_source(path: str) -> tuple[str, str]:
-    """Return the name and the text of a file, or of standard input (`-`). Raises ValueError."""
-    name = "stdin" if path == "-" else path.translate(ESCAPES) or "''"
-    try:
-        if not path:  # the path of this folder
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        with nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
-            content = bytearray()
-            while chunk := file.read(1 << 20):
-                content += chunk
-                if len(content) > _LARGEST_SOURCE:
-                    raise ValueError(f"{name}: has more than {_LARGEST_SOURCE:,} bytes; name a smaller file")
-        return name, content.decode("utf-8-sig")
-    except OSError as error:
-        raise ValueError(f"{name}: {error.strerror}; name a readable file, or - for standard input") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: data is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
-
-
 def check_cron_or_key(cron: str | None, key: str | None, timezone: str | None) -> None:
     """Check that there is either a cron expression or a key, and no time zone beside a key. Raises UsageError."""
     if (cron is None) == (key is None):
@@ -435,37 +218,3 @@ def dialect_and_zone(chosen: Chosen, timezone: str | None) -> tuple[CronDialect,
     dialect = DIALECTS[0] if section is None else section.cron_dialect
     configured = "UTC" if section is None else section.timezone
     return dialect, configured if timezone is None else timezone
-
-
-def parse_data(text: str) -> dict[str, Any]:
-    """Return the JSON object in `text`. Raises ValueError that names the mistake and its position."""
-    data = parse_json(text)
-    if not isinstance(data, dict):
-        raise ValueError(f'data must be a JSON object like {{"key": "value"}}, got {shown(text)}')
-    return data
-
-
-def parse_json(text: str) -> Any:
-    """Return the value in JSON text. Raises ValueError that names the mistake and its position."""
-    try:
-        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
-    except json.JSONDecodeError as error:
-        found = text[error.pos : error.pos + 20] or "the end"
-        raise ValueError(f"data is not valid JSON: {error.msg} at character {error.pos + 1} ({found})") from error
-    except RecursionError:
-        raise ValueError("data is nested too deeply") from None
-    except ValueError as error:
-        problem = long_number(text)
-        raise ValueError(str(error) if problem is None else f"data is not usable: {problem}") from None
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"data is not valid JSON: {constant} is not a JSON number; give a finite number, or null")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"data has the key {twice!r} twice; remove one of them")
-    return data

@@ -24,22 +24,14 @@ from psched.cli.formatting import (
 )
 from psched.cli.import_from_json import import_tasks
 from psched.cli.init_tables import CHECK, init_tables
+from psched.cli.json_input import read_data
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.opened_sections import listed_tasks, opened_queue, opened_section, required_section
-from psched.cli.options import (
-    LIMIT,
-    PREFIX,
-    UNIX_TIME,
-    WIDE,
-    Chosen,
-    LimitedRows,
-    common_options,
-    count,
-    read_data,
-    seconds,
-)
+from psched.cli.option_types import UNIX_TIME, count, seconds
+from psched.cli.options import LIMIT, PREFIX, WIDE, Chosen, LimitedRows, common_options
 from psched.cli.options_before_command import CommandGroup
-from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
+from psched.cli.routing_warnings import warn_unless_routed
+from psched.cli.rows_left_to_ruby import LeftToRuby
 from psched.cli.stats import LAST, report_fields, report_of, write_report
 from psched.config import Settings
 from psched.error_summary import error_summary

@@ -22,25 +22,21 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.init_tables import CHECK, init_tables
+from psched.cli.json_input import read_data
 from psched.cli.opened_sections import listed_schedules, opened
-from psched.cli.options import (
-    LIMIT,
+from psched.cli.option_types import (
     NO_BOUND,
     PLACE,
-    PREFIX,
     UNIX_TIME,
     UNIX_TIME_OR_NONE,
     WAIT_OR_NONE,
     WHOLE_TIME,
-    WIDE,
-    Chosen,
-    LimitedRows,
-    common_options,
     count,
-    read_data,
     seconds,
 )
-from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
+from psched.cli.options import LIMIT, PREFIX, WIDE, Chosen, LimitedRows, common_options
+from psched.cli.routing_warnings import warn_unless_routed
+from psched.cli.rows_left_to_ruby import LeftToRuby
 from psched.error_summary import error_summary
 from psched.insight import ScheduleInsight
 from psched.model import CATCH_UP, NEVER, OVERLAP, Policy, ScheduleRow

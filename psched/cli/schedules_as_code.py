@@ -18,8 +18,10 @@ import click
 from psched.application import ApplicationSpec, load
 from psched.atomic_write import write_atomically
 from psched.cli.formatting import json_line, local_iso, printable, short_time, with_local_times, write, write_file
+from psched.cli.json_input import read_source
 from psched.cli.opened_sections import opened, required_section
-from psched.cli.options import MOMENT, PREFIX, Chosen, When, common_options, count, read_source
+from psched.cli.option_types import MOMENT, When, count
+from psched.cli.options import PREFIX, Chosen, common_options
 from psched.errors import ConfigError
 from psched.keys import check_key
 from psched.model import NewSchedule, ScheduleRow

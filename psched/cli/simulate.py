@@ -22,7 +22,8 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.opened_sections import opened_section
-from psched.cli.options import MOMENT, NO_BOUND, Chosen, When, common_options, count, seconds
+from psched.cli.option_types import MOMENT, NO_BOUND, When, count, seconds
+from psched.cli.options import Chosen, common_options
 from psched.error_messages import shown
 from psched.insight import Lateness, ScheduleInsight, SimulatedHour, SimulatedOutage, Simulation
 from psched.time_text import parse_seconds, span

@@ -16,7 +16,8 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.opened_sections import opened_section
-from psched.cli.options import Chosen, common_options, seconds
+from psched.cli.option_types import seconds
+from psched.cli.options import Chosen, common_options
 from psched.insight import Percentiles, RunRates, RunReport, ScheduleInsight, TaskInsight
 from psched.time_text import span
 

@@ -20,7 +20,8 @@ from faultlab.laboratory import Lab
 from faultlab.redis import Redis
 from psched import open as open_psched
 from psched.cli.top import _InsightReader
-from psched.cli.top_screen import Row, ScreenData, View, read_snapshot, screen
+from psched.cli.top_screen import View, screen
+from psched.cli.top_snapshot import Row, ScreenData, read_snapshot
 from psched.clock import boottime
 from psched.config import Settings, load
 from psched.insight import open_insight
@@ -70,7 +71,7 @@ def test_all_lists_share_a_terminal_of_80_by_24() -> None:
 
 
 def test_a_list_that_is_cut_says_so(psched: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.cli.top_screen._ROWS", 2)
+    monkeypatch.setattr("psched.cli.top_snapshot._ROWS", 2)
     path = psched.folder / "etc" / "psched.yml"
     with open_psched(path) as schedules, open_insight(load(path, "development")) as insight:
         for number in range(3):

@@ -145,7 +145,7 @@ def test_data_that_cannot_be_read_is_reported_with_its_file(psched: Commands) ->
 
 
 def test_a_file_that_does_not_end_is_reported(psched: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.cli.options._LARGEST_SOURCE", 1_000_000)
+    monkeypatch.setattr("psched.cli.json_input._LARGEST_SOURCE", 1_000_000)
     for command in (("add", "k", "t", "@daily", "@/dev/zero"), ("plan", "/dev/zero"), ("import", "json", "/dev/zero")):
         assert "/dev/zero: has more than 1,000,000 bytes; name a smaller file" in psched.fault(*command)
 
