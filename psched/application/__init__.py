@@ -2,7 +2,7 @@
 
 from psched.application.app import App
 from psched.application.class_router import Dispatch
-from psched.application.handler import Base, Decider, DefaultDecider, Handler, UndefinedDecisionError
+from psched.application.handler_base import Base, Decider, DefaultDecider, Handler, UndefinedDecisionError
 from psched.application.loader import ApplicationSpec, load
 from psched.application.router import Application, Router
 

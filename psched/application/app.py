@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, Self, TypeVa
 
 from psched.application.default_queue import AppQueue, Config, open_configured_queue
 from psched.application.event_loop import EventLoops
-from psched.application.handler import CallingHandler, HandlerFactory
+from psched.application.handler_base import CallingHandler, HandlerFactory
 from psched.application.router import Router, check_pattern
 from psched.application.schedule_declarations import Declaration, check_names, cron_of, declared_by_owner
 from psched.application.task_function import TaskFunction, TaskFunctionWithRun, TypeOptions

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, cast
 
-from psched.application.handler import HandlerFactory, takes_one_argument
+from psched.application.handler_base import HandlerFactory, takes_one_argument
 from psched.application.loader import find, import_module
 from psched.application.router import Router, Routes, check_pattern
 from psched.errors import ConfigError

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from psched.application.handler import Handler, HandlerFactory
+from psched.application.handler_base import Handler, HandlerFactory
 from psched.errors import ConfigError
 from psched.keys import check_key
 from psched.schedules_file.declared import DeclaredSchedules

@@ -14,7 +14,7 @@ from typing import Any
 
 from psched.application.app import App, FunctionHandler
 from psched.application.event_loop import EventLoops
-from psched.application.handler import Base, CallingHandler, takes_one_argument
+from psched.application.handler_base import Base, CallingHandler, takes_one_argument
 from psched.application.task_function import TaskFunction
 from psched.errors import NotFoundError, ScheduleError
 from psched.model import NewTask

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from psched.acquisition.task_source import LOST_ATTEMPTS
 from psched.application import Application
-from psched.application.handler import retry_failed
+from psched.application.handler_base import retry_failed
 from psched.error_messages import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NewTask, RunOutcome

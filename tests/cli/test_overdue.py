@@ -12,7 +12,7 @@ import pytest
 from faultlab.servers import Server
 from psched import Task
 from psched import open as open_psched
-from psched.application.handler import describe_error
+from psched.application.handler_base import describe_error
 from psched.schedules.collection import ScheduleCollection
 from psched.store.type_filter import TypeFilter
 from tests.announcements import announce

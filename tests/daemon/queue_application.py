@@ -11,7 +11,7 @@ from datetime import date
 from app import FOLDER, trace
 
 from psched.application import App, Dispatch
-from psched.application.handler import HandlerFactory
+from psched.application.handler_base import HandlerFactory
 from psched.task import Task
 
 app = App()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from psched.application.handler import describe_error
+from psched.application.handler_base import describe_error
 from psched.error_summary import error_summary, exception_line
 
 

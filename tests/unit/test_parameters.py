@@ -19,7 +19,7 @@ import attrs
 import pytest
 
 from psched.application import App
-from psched.application.handler import describe_error
+from psched.application.handler_base import describe_error
 from psched.application.parameters import Parameters
 from psched.errors import ArgumentsError, ConfigError
 from psched.payload import decode, encode

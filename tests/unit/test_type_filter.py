@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from psched.application import App, Base, Dispatch
-from psched.application.handler import HandlerFactory
+from psched.application.handler_base import HandlerFactory
 from psched.application.router import Application
 from psched.handlers.command import Command
 from psched.handlers.enqueue import Enqueue

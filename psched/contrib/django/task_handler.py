@@ -14,7 +14,7 @@ from typing import Any
 from django.utils import timezone
 
 from psched.application.event_loop import EventLoops
-from psched.application.handler import CallingHandler, DefaultDecider, HandlerFactory
+from psched.application.handler_base import CallingHandler, DefaultDecider, HandlerFactory
 from psched.application.router import Router
 from psched.contrib.django.backend import PschedBackend, error_of, result_of, task_of
 from psched.contrib.django.django_tasks_compat import (
