@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from psched.backends import open_stores
 from psched.backends.rdb_compat.rows_not_run_here import RowsNotRunHere
-from psched.backends.sql.compiled_statements import as_parameter, rows_in
+from psched.backends.sql.bulk_statements import as_parameter, rows_in
 from psched.config import from_mapping
 from psched.model import NewTask
 from psched.schedules.collection import open_schedules

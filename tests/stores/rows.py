@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import redis
 import sqlalchemy as sa
 
-from psched.backends.sql.compiled_statements import as_parameter, rows_in
+from psched.backends.sql.bulk_statements import as_parameter, rows_in
 
 DRIVERS = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
 

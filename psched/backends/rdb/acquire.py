@@ -23,7 +23,8 @@ from sqlalchemy import Connection, Table, bindparam, select
 from psched import fork_safety
 from psched.backends.common.rows import BATCH, CLAIMED_OF_TASK, RUNNING
 from psched.backends.rdb.lease_statements import LeaseStatements, TypesShape, constant
-from psched.backends.sql.compiled_statements import Statement, cached_on_class, column_as_parameter
+from psched.backends.sql.bulk_statements import column_as_parameter
+from psched.backends.sql.compiled_statements import Statement, cached_on_class
 from psched.backends.sql.dialect import Dialect, now_ms, now_once
 from psched.model import Claim
 from psched.payload import MAX_BATCH_SIZE, count_within

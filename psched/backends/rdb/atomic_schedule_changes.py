@@ -12,7 +12,8 @@ from psched.backends.common.batches import parts
 from psched.backends.common.rows import BATCH, RUNNING, all_columns, milliseconds
 from psched.backends.rdb.inserts import RowInserts, schedule_columns
 from psched.backends.rdb.lease_store import new_number
-from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, Statement, cached_on_class, execute_text
+from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
+from psched.backends.sql.compiled_statements import Statement, cached_on_class, execute_text
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import LedgerWriter

@@ -13,7 +13,8 @@ from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bin
 from psched.backends.common.rows import BATCH, OPTION_COLUMNS, POLICY_COLUMNS, all_columns
 from psched.backends.rdb.lease_store import new_number
 from psched.backends.rdb.schema import band_of
-from psched.backends.sql.compiled_statements import BulkInsert, Compilable, GivenColumns, Statement, Steps, run_steps
+from psched.backends.sql.bulk_statements import BulkInsert, GivenColumns
+from psched.backends.sql.compiled_statements import Compilable, Statement, Steps, run_steps
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, larger_of
 from psched.backends.sql.host_wakeup import notify_host

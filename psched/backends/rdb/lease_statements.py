@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from psched.backends.common.lease_endings import MOST_CHARACTERS, RELEASED, RETRIED
 from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
 from psched.backends.rdb.schema import has_wanted_type, using_type_index, wanted_types
-from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns
+from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
 from psched.payload import MAX_BATCH_SIZE
 

@@ -29,7 +29,8 @@ from psched.backends.rdb.overdue_and_failures import RdbFailures
 from psched.backends.rdb.run_stats import RdbRunStats, stats_table
 from psched.backends.rdb.schema import failures_table
 from psched.backends.rdb.visitor_actions import RdbVisitorActions, actions_table
-from psched.backends.sql.compiled_statements import BulkUpdate, cached, table_named
+from psched.backends.sql.bulk_statements import BulkUpdate
+from psched.backends.sql.compiled_statements import cached, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.host_wakeup import HostWakeup, WalWatch
 from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has_triggers, send_notification

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 
 from psched.backends.common.rows import LAST_SECOND
 from psched.backends.rdb.schema import ABOVE_ALL_BANDS, USER_BAND, has_wanted_type, using_type_index, wanted_types
-from psched.backends.sql.compiled_statements import Statement, cached_on_class, column_as_parameter, rows_in
+from psched.backends.sql.bulk_statements import column_as_parameter, rows_in
+from psched.backends.sql.compiled_statements import Statement, cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, now_ms
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from psched.backends.sql.compiled_statements import Statement, as_parameter, cached_on_class, rows_in
+from psched.backends.sql.bulk_statements import as_parameter, rows_in
+from psched.backends.sql.compiled_statements import Statement, cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, now_ms
 from psched.histogram import BOUNDS, BUCKETS

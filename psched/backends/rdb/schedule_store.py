@@ -33,7 +33,8 @@ from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, c
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
 from psched.backends.rdb.overdue_and_failures import RdbOverdueAlerts
 from psched.backends.rdb.schema import calendars_table, is_no_backfill, schedules_table
-from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, cached_on_class, table_named
+from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
+from psched.backends.sql.compiled_statements import cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import LEDGER_TABLES, LedgerWriter, SqlLedger

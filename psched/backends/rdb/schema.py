@@ -17,7 +17,7 @@ from psched.backends.common.rows import (
     WAITING,
 )
 from psched.backends.common.table_name_check import checked_name
-from psched.backends.sql.compiled_statements import rows_in
+from psched.backends.sql.bulk_statements import rows_in
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText
 from psched.backends.sql.ledger import limit_columns, option_columns
 from psched.keys import BACKFILL_PREFIX

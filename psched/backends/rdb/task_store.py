@@ -39,8 +39,9 @@ from psched.backends.rdb.schema import (
     user_column,
     users_table,
 )
+from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.callers_connection import CallersConnections
-from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, Statement, cached, table_named
+from psched.backends.sql.compiled_statements import Statement, cached, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import RowsByKeys, begins_with, read_pages

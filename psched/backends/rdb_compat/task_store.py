@@ -35,16 +35,9 @@ from psched.backends.rdb_compat.counts import CompatTaskCounts
 from psched.backends.rdb_compat.lease_store import CompatLeaseStore, Fence, seconds
 from psched.backends.rdb_compat.rows import check_text, data_column, read_task, whole_seconds
 from psched.backends.rdb_compat.schema import queue_table
+from psched.backends.sql.bulk_statements import BulkInsert, GivenColumns
 from psched.backends.sql.callers_connection import CallersConnections
-from psched.backends.sql.compiled_statements import (
-    BulkInsert,
-    Compilable,
-    GivenColumns,
-    Steps,
-    cached,
-    run_steps,
-    table_named,
-)
+from psched.backends.sql.compiled_statements import Compilable, Steps, cached, run_steps, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, now_ms
 from psched.backends.sql.paging import begins_with, read_pages

@@ -26,15 +26,8 @@ from psched.backends.common.rows import (
     read_run_times,
 )
 from psched.backends.common.table_name_check import checked_name
-from psched.backends.sql.compiled_statements import (
-    BulkUpdate,
-    GivenColumns,
-    Statement,
-    cached,
-    cached_on_class,
-    column_as_parameter,
-    rows_in,
-)
+from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns, column_as_parameter, rows_in
+from psched.backends.sql.compiled_statements import Statement, cached, cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongText, larger_of, now_ms
 from psched.backends.sql.paging import OrderedPages

@@ -24,7 +24,7 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 
 from psched.backends.common.connection_options import Tls, encryption_finding
 from psched.backends.common.retries import RetryReason
-from psched.backends.sql.compiled_statements import given_rows
+from psched.backends.sql.bulk_statements import given_rows
 from psched.backends.sql.dialect import INIT_PAUSE, Dialect, ExactText, LongText, now_ms
 from psched.backends.sql.host_wakeup import socket_name
 from psched.errors import ConfigError

@@ -24,7 +24,7 @@ from sqlalchemy.sql.selectable import Select
 
 from psched.backends.common.connection_options import encryption_finding
 from psched.backends.common.retries import RetryReason
-from psched.backends.sql.compiled_statements import given_rows
+from psched.backends.sql.bulk_statements import given_rows
 from psched.backends.sql.dialect import INIT_PAUSE, Dialect, ExactText, now_ms
 from psched.errors import ConfigError, PoolerError
 from psched.store import Finding

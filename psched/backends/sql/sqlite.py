@@ -21,7 +21,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from psched.backends.common.rows import text_or_bytes
-from psched.backends.sql.compiled_statements import given_rows
+from psched.backends.sql.bulk_statements import given_rows
 from psched.backends.sql.dialect import Dialect, now_ms
 from psched.clock import monotonic
 from psched.errors import ConfigError
