@@ -26,7 +26,7 @@ from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
 from psched.store import Finding
 from psched.store.type_filter import mismatch
-from psched.supervisor.preload_libraries import configured_application
+from psched.supervisor.loaded_config import configured_application
 
 
 @click.command()

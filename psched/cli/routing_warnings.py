@@ -12,7 +12,7 @@ from psched.errors import ConfigError
 from psched.insight.live_workers import live_workers
 from psched.store import LeaseStore
 from psched.store.type_filter import TypeFilter
-from psched.supervisor.preload_libraries import configured_application
+from psched.supervisor.loaded_config import configured_application
 
 
 def warn_unless_routed(chosen: Chosen, name: SectionName, store: LeaseStore, type_: str) -> None:

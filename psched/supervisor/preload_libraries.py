@@ -1,16 +1,12 @@
-"""The configuration of the children, and the libraries that they share. The master loads both before it forks."""
+"""Loads the libraries that the children share. The master does this before it forks."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 import psched.application.conversion  # noqa: F401 – for typed functions: else 4 MB more in each child (2026-11-29)
-from psched.application import ApplicationSpec
 from psched.config import Settings, preload_listeners
 from psched.cron import validate
 from psched.execution.opened_stores import open_sections
@@ -18,49 +14,6 @@ from psched.execution.opened_stores import open_sections
 _EVERY_MINUTE = "* * * * *"
 """An expression that is parsed once in the master, so that children need not import the parser or open the time zone.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedConfig:
-    settings: Settings
-    application: ApplicationSpec
-
-    @classmethod
-    def load(cls, load_settings: Callable[[], Settings], application: ApplicationSpec | None) -> LoadedConfig:
-        """Load the settings, and preload the modules of the children.
-
-        `application` None: the configured application.
-        """
-        settings = load_settings()
-        preload(settings)
-        return cls(settings, configured_application(settings) if application is None else application)
-
-    @property
-    def slots(self) -> int:
-        """How many children run tasks.
-
-        With `processor_type: thread` there is one child, with as many threads as `processors` says.
-        """
-        return 1 if self.settings.processor_type == "thread" else self.settings.processors
-
-    @property
-    def handler_threads(self) -> int:
-        """How many handler threads one child has."""
-        return self.settings.processors if self.settings.processor_type == "thread" else 1
-
-
-def configured_application(settings: Settings) -> ApplicationSpec:
-    """Return one application for all sections, or one for each section if they differ."""
-
-    def of(key: str) -> tuple[Any, ...]:
-        return tuple(dict.fromkeys(name for section in settings.sections for name in getattr(section, key)))
-
-    own = tuple(
-        (name, ApplicationSpec(section.app, section.include, section.require))
-        for name, section in settings.named_sections
-    )
-    same = len({spec for _, spec in own}) <= 1
-    return ApplicationSpec(of("app"), of("include"), of("require"), () if same else own)
 
 
 def preload(settings: Settings) -> None:

@@ -13,8 +13,8 @@ from psched.process.child_protocol import ChildPipe
 from psched.process.child_spec import ChildRole
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
+from psched.supervisor.loaded_config import LoadedConfig
 from psched.supervisor.master_status import RequestStatus
-from psched.supervisor.preload_libraries import LoadedConfig
 
 log = logging.getLogger(__name__)
 

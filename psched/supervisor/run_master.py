@@ -31,8 +31,8 @@ from psched.process.logs import Log, begin_logging
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 from psched.supervisor.binary_upgrade import HANDOFF_VARIABLE, BinaryUpgrade, ExecCommand, UpgradeHandoff
 from psched.supervisor.fork_and_reap import ProcessTable
+from psched.supervisor.loaded_config import LoadedConfig
 from psched.supervisor.pidfile import PidFile
-from psched.supervisor.preload_libraries import LoadedConfig
 from psched.supervisor.reload import Reload
 from psched.supervisor.running_masters import master_title, title_of
 from psched.supervisor.supervisor import Supervisor

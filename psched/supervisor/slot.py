@@ -24,8 +24,8 @@ from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
+from psched.supervisor.loaded_config import LoadedConfig
 from psched.supervisor.master_status import PendingWorker
-from psched.supervisor.preload_libraries import LoadedConfig
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from psched.store import holder_name
 from psched.supervisor.binary_upgrade import BinaryUpgrade
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
+from psched.supervisor.loaded_config import LoadedConfig
 from psched.supervisor.master_status import MasterStatus
-from psched.supervisor.preload_libraries import LoadedConfig
 from psched.supervisor.reload import Reload
 from psched.supervisor.slot import Slot
 from psched.supervisor.systemd import Notifier

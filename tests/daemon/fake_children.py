@@ -17,7 +17,7 @@ from psched.process.logs import Log
 from psched.process.signals import SignalQueue
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
-from psched.supervisor.preload_libraries import LoadedConfig
+from psched.supervisor.loaded_config import LoadedConfig
 
 _NO_PID = 0
 _KILLED = -9

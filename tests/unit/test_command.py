@@ -17,7 +17,7 @@ from psched.application import ApplicationSpec, load
 from psched.config import from_mapping
 from psched.errors import ConfigError
 from psched.handlers.command import Command, CommandDefaults, CommandHandler, command_options
-from psched.supervisor.preload_libraries import configured_application
+from psched.supervisor.loaded_config import configured_application
 from tests.unit.commands import in_shell, run, shell
 from tests.unit.fake_task import Ledger
 
