@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import (
@@ -17,81 +17,16 @@ from psched.model import (
     Retry,
 )
 from psched.store.delivery_watermarks import Watermarks
+from psched.store.finding import Finding
 from psched.store.node_registry import Nodes
 from psched.store.outbox import EventOutbox
 from psched.store.overdue_and_failures import UnreportedFailures
 from psched.store.run_stats import RunStats
 from psched.store.visitor_actions import VisitorActions
+from psched.store.wakeup import Wakeup
 
 Accepts = Callable[[str], bool]
 """Returns whether rows of this type are wanted."""
-
-
-FindingLevel = Literal["ok", "warning", "failed"]
-
-
-class Finding(NamedTuple):
-    """The result of one check of `psched doctor`.
-
-    - `ok`: whether the subject is in order.
-    - `warning`: the subject is in order, but an operator should look at it.
-    - `message`: a sentence.
-    - `remedy`: what to do; None if there is nothing to do, or if the message already names it.
-    """
-
-    subject: str
-    ok: bool
-    message: str
-    warning: bool = False
-    remedy: str | None = None
-
-    @property
-    def level(self) -> FindingLevel:
-        """The severity of the finding."""
-        return "failed" if not self.ok else "warning" if self.warning else "ok"
-
-    @property
-    def text(self) -> str:
-        """The message and the remedy."""
-        return self.message if self.remedy is None else f"{self.message}; {self.remedy}"
-
-
-class Wakeup(Protocol):
-    """Notifies one waiting thread that rows may have become due. A notification may be lost, or come without a due row.
-
-    A Wakeup has its own connection, or a socket or file of this host. `listen` and `is_notified` raise the driver's
-    errors, or OSError. After an error the waiting thread polls as if it had no notifications, and may listen again
-    later.
-    """
-
-    @property
-    def proven(self) -> bool:
-        """Whether notifications are known to arrive, so that rare polls are enough.
-
-        A connection pooler can suppress them.
-        """
-
-    @property
-    def covers_all_hosts(self) -> bool:
-        """Whether notifications come for rows from every host, and only after the row can be read."""
-
-    def listen(self, seconds: float) -> None:
-        """Listen for at most about `seconds`. Earlier notifications may be dropped. The call waits for the server."""
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable after a notification. Call this only while listening."""
-
-    def is_notified(self) -> bool:
-        """Return whether a notification came since the last call, or since `listen`. The call never waits.
-
-        After a notification, `listen` may have to be called again.
-        """
-
-    def stop_listening(self) -> None:
-        """Stop listening, so that an idle worker gets the next notification instead. Never waits, never raises."""
-
-    def close(self) -> None:
-        """Close the connection. May be called repeatedly."""
 
 
 class AcquireOptions(NamedTuple):

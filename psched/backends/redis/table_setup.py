@@ -11,11 +11,11 @@ from redis.exceptions import ResponseError
 
 from psched.backends.common import layout_version
 from psched.backends.common.layout_version import RecordedLayout, Standing
-from psched.backends.common.table_name_check import checked_name, unwritable
+from psched.backends.common.table_name_check import checked_name
 from psched.backends.redis import script_composer, upgrades
 from psched.backends.redis.client import RedisServer, is_temporary
 from psched.errors import ConfigError
-from psched.store import Finding
+from psched.store.finding import Finding, unwritable
 
 log = logging.getLogger(__name__)
 

@@ -15,14 +15,13 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from psched.backends.common import layout_version
 from psched.backends.common.layout_version import RecordedLayout, Standing
 from psched.backends.common.retries import RetryReason
-from psched.backends.common.table_name_check import unwritable
 from psched.backends.sql import upgrades
 from psched.backends.sql.compiled_statements import Statement, cached, execute_text
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, verbatim
 from psched.error_messages import one_line
 from psched.errors import ConfigError
-from psched.store import Finding
+from psched.store.finding import Finding, unwritable
 
 log = logging.getLogger(__name__)
 
