@@ -21,7 +21,8 @@ from psched.model import NewTask
 
 _STEADY = 20.0
 """Seconds for which tasks arrive."""
-_TAIL = 30.0
+_TAIL = 60.0
+"""Seconds for which the tasks of the long tail arrive: in 30 s, eleven of them decided the 99th percentile."""
 _REST = 3.0
 """Seconds after which workers that were just started are idle."""
 _BACKLOG = 6_000
