@@ -49,7 +49,7 @@ _TIMES = ("scheduled_time", "started", "ended")
     metavar="SEC",
     is_flag=False,
     flag_value="1m",
-    help="Also show occurrences that started more than SEC seconds late (or 90s, 5m, 2h). Without SEC: 1m.",
+    help="Like --failed, and also occurrences that started more than SEC (seconds, or 5m, 2h) late. Without SEC: 1m.",
 )
 @click.option("--since", type=MOMENT, help="Entries from this time on: unix seconds, a date, or 2d (two days ago).")
 @click.option("--until", type=MOMENT, help="Entries up to this time (default: now).")

@@ -57,7 +57,7 @@ def _moment(text: str) -> Moment:
     try:
         found: When = MOMENT.parse(text)
     except ValueError as error:
-        raise ValueError(f"{error}, a span ahead like +2h, or now") from None
+        raise ValueError(f"{error}; also valid: a span ahead like +2h, or now") from None
     return lambda now, _: found(now)
 
 
