@@ -244,9 +244,9 @@ class _Stretch(NamedTuple):
 
 
 def _stretches(zone: ZoneInfo, first: int, last: int) -> Iterator[_Stretch]:
-    """Split the time from a day before `first` up to `last` at clock changes.
+    """Yield the stretches between clock changes, from a day before `first` to `last`.
 
-    A change on that day may affect `first`.
+    A clock change in the day before `first` may affect `first`.
     """
     if first > last:
         return

@@ -58,8 +58,8 @@ may be idle."""
 _UNKNOWN = 0.2
 """How many seconds a run of an unknown type is expected to take."""
 _WEIGHT = 0.1
-"""The weight of a new duration in the average of all types, of a new deviation in the average of a type, and of a new
-message in the average size of a row."""
+"""The weight of a new value in three moving averages: how long a run of any type takes, how much the durations of one
+type deviate, and how many bytes a row has."""
 _LONGEST_COUNTED = 1.0
 """The maximum number of seconds that one run contributes to the average of all types."""
 _RETRY = 0.25

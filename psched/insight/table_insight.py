@@ -85,9 +85,9 @@ class TableInsight:
         return None if self._table.nodes is None else self._table.nodes.alive()
 
     def known_nodes(self) -> list[Node] | None:
-        """Return the live workers of this table and those that vanished in the last day.
+        """Return the live nodes of this table and those that vanished in the last day.
 
-        None if the store does not record workers.
+        None if the store does not record nodes.
         """
         return None if self._table.nodes is None else self._table.nodes.known()
 

@@ -135,9 +135,10 @@ class RunStats(Protocol):
         """
 
     def purge(self, retention: float, limit: int) -> bool:
-        """Delete, for each span, about `limit` rows whose retention is over. Return whether there may be more.
+        """Delete rows whose retention is over. Return whether there may be more.
 
-        `retention`: how many seconds rows of hours are kept.
+        Deletes about `limit` of the rows that count the runs of a minute, and about `limit` of the rows that count the
+        runs of an hour. `retention`: seconds for which a row of an hour is kept.
         """
 
 

@@ -107,10 +107,11 @@ class ScheduleStore(LeaseStore):
 
     @abstractmethod
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
-        """Create schedules in one transaction. Return the keys that existed before; their rows are not changed.
+        """Create schedules. Return the keys that existed before; their rows are not changed.
 
-        On Redis, a transaction creates a few hundred schedules; repeat a call that failed halfway. Only the fields that
-        `add` takes are used. Idempotent like `add`. Raises ValueError and NotSupportedError before anything is written.
+        Creates all schedules in one transaction; on Redis, only a few hundred in each transaction. If a call failed
+        halfway, repeat it. Only the fields that `add` takes are used. Idempotent like `add`. Raises ValueError and
+        NotSupportedError before anything is written.
         """
 
     @abstractmethod

@@ -65,7 +65,10 @@ def detach(serve: Serve, keep: Iterable[int], timeout: float | None) -> Outcome:
 
 
 def _serve_detached(serve: Serve, keep: list[int], writer: int) -> None:
-    """Become the daemon, and never return. Only the first answer is sent. Raises SystemExit."""
+    """Become the daemon, run `serve`, and raise SystemExit with its code.
+
+    If `serve` answers more than once, the waiting command gets only the first answer.
+    """
     with (
         DaemonContext(detach_process=True, umask=_UMASK, files_preserve=keep, signal_map={}),
         os.fdopen(writer, "wb", buffering=0) as pipe,

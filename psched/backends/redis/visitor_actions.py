@@ -1,4 +1,4 @@
-"""The actions of visitors of the web pages on Redis: a list of the last actions on a table."""
+"""Records on Redis what visitors of the web pages did: for each table, a list of the last actions."""
 
 from __future__ import annotations
 

@@ -179,9 +179,10 @@ def read_pages(
 
 
 def _few(database: Database, keys: sa.Select[Any], after: Sequence[Any], few: int) -> Sequence[sa.RowMapping] | None:
-    """Return the rows after `after` in order, found by the index of a filter; None if there are more than `few`.
+    """Read at most `few` rows and sort them. Return those after `after`; None if `keys` finds more than `few` rows.
 
-    Also returns None if a value cannot be compared, because SQLite stores values of any type.
+    `keys`: a query for the rows that pass a filter; it uses the filter's index. Also returns None if a value cannot be
+    compared, because SQLite stores values of any type.
     """
     found = database.rows(keys.limit(few + 1), {})
     if len(found) > few:

@@ -362,7 +362,7 @@ class RecordedSchema(Schema):
     _is_shared = False
 
     def __init__(self, kind: str, database: Database, *tables: sa.Table, common: Sequence[sa.Table] = ()) -> None:
-        """`tables`: the table of the rows, then the store's other tables. `common`: tables that all stores share.
+        """`tables`: the store's main table, then its other tables. `common`: tables that all stores share.
 
         `kind`: see `NewColumn`.
         """

@@ -44,7 +44,7 @@ class OfType:
 
 
 def tasks_of(shared: SharedState) -> TaskInsight:
-    """Return the queries about tasks. Raises NotFoundError if there is no such section."""
+    """Return the queries about tasks. Raises NotFoundError if the configuration has no section `queue:`."""
     return configured(shared.insight.tasks, "queue")
 
 
