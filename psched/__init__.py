@@ -163,7 +163,7 @@ def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | N
     Raises:
         ConfigError: the configuration is not valid, or the table is missing (`psched init` creates it).
     """
-    from psched.acquisition.polled_table import open_table
+    from psched.acquisition.table_base import open_table
     from psched.config import coerce
     from psched.schedules.collection import open_schedules
 
@@ -179,7 +179,7 @@ def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: s
     Raises:
         ConfigError: the configuration is not valid, or the table is missing (`psched queue init` creates it).
     """
-    from psched.acquisition.polled_table import open_table
+    from psched.acquisition.table_base import open_table
     from psched.config import coerce
     from psched.queue.queue import open_queue
 

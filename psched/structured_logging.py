@@ -15,8 +15,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+from psched.error_line import error_summary
 from psched.error_messages import ESCAPES
-from psched.error_summary import error_summary
 from psched.model import ScheduleRow
 from psched.task import Task
 from psched.telemetry import Event, attach

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from psched import fork_safety
-from psched.acquisition.polled_table import open_table
+from psched.acquisition.table_base import open_table
 from psched.async_methods import run_in_thread
 from psched.config import Settings, coerce, default_file
 from psched.errors import ConfigError

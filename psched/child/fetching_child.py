@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from psched.application import Application
-from psched.child.pollers import PolledSections
+from psched.child.polled_sections import PolledSections
 from psched.execution.fetcher import Fetcher
 from psched.execution.fetcher_settlement import GroupSettlementThread
 from psched.execution.opened_stores import open_sections

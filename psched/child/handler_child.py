@@ -11,7 +11,7 @@ from functools import partial
 
 from psched.application import Application
 from psched.application.default_queue import default_queue
-from psched.child.pollers import PolledSections
+from psched.child.polled_sections import PolledSections
 from psched.config import attach_listeners
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import batch_sizer_for
@@ -29,7 +29,7 @@ from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
-from psched.process.run_log import log_runs
+from psched.process.run_outcome_log import log_runs
 from psched.process.running_table import RunRecord
 from psched.store.node_registry import NodeProcess
 from psched.telemetry import attach

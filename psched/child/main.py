@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 
 from psched.application import load
-from psched.child.control_thread import ControlThread
 from psched.child.fetching_child import FetchingChild
 from psched.child.handler_child import HandlerChild, LazyHandlerChild
+from psched.child.heartbeat_and_control import ControlThread
 from psched.config import Settings
 from psched.errors import ConfigError
 from psched.metrics.event_counters import ChildCounter

@@ -24,7 +24,7 @@ from psched.cli.formatting import (
 from psched.cli.opened_sections import listed_schedules
 from psched.cli.option_types import MOMENT, When, count, seconds
 from psched.cli.options import WIDE, Chosen, common_options
-from psched.error_summary import error_summary
+from psched.error_line import error_summary
 from psched.model import ScheduleRow
 from psched.schedules.schedule_state import FAILING, RUNNING
 from psched.store.ledger import BACKFILL, KeptOutput, LedgerRow

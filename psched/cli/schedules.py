@@ -37,7 +37,7 @@ from psched.cli.option_types import (
 from psched.cli.options import LIMIT, PREFIX, WIDE, Chosen, LimitedRows, common_options
 from psched.cli.routing_warnings import warn_unless_routed
 from psched.cli.rows_left_to_ruby import LeftToRuby
-from psched.error_summary import error_summary
+from psched.error_line import error_summary
 from psched.insight import ScheduleInsight
 from psched.model import CATCH_UP, NEVER, OVERLAP, Policy, ScheduleRow
 from psched.retry_wait import Backoff

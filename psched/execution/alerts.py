@@ -13,18 +13,18 @@ from types import MappingProxyType
 from psched.clock import monotonic
 from psched.config.alert_hooks import Hook
 from psched.config.events import EVENT_KINDS
+from psched.error_line import error_summary
 from psched.error_messages import one_line
-from psched.error_summary import error_summary
 from psched.execution.opened_stores import OpenSection
 from psched.execution.webhooks import deliver, message_id
 from psched.handlers.process_group import Program
 from psched.keys import backfill_of, is_backfill_key
 from psched.model import ScheduleRow
 from psched.store import ScheduleStore, holder_name
+from psched.store.alert_store import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 from psched.store.delivery_watermarks import Watermark, Watermarks
 from psched.store.ledger import ENQUEUED, FINISHED, LedgerFilter, LedgerRow
 from psched.store.outbox import EventOutbox
-from psched.store.overdue_and_failures import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 from psched.time_text import local_time
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from psched.acquisition.claimable_types import ClaimableTypes
 from psched.acquisition.task_source import Source
+from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.clock import Clock, monotonic
 from psched.error_messages import one_line
 from psched.execution.batch_size import MOST_TYPES, BatchSizer

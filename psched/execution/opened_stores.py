@@ -12,7 +12,7 @@ from psched.process.child_spec import DeadChild
 from psched.queue.queue import open_queue
 from psched.schedules.collection import open_schedules
 from psched.store import CONNECTIONS
-from psched.store.overdue_and_failures import OverdueAlerts
+from psched.store.alert_store import OverdueAlerts
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from psched.acquisition.claimable_types import ClaimableTypes
 from psched.acquisition.task_source import Source
+from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.error_messages import one_line

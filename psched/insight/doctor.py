@@ -12,7 +12,7 @@ from itertools import islice
 from psched import cron
 from psched.backends import database_problem, is_driver_error
 from psched.config import Section, SectionName, Settings
-from psched.error_summary import error_summary
+from psched.error_line import error_summary
 from psched.errors import ConfigError, PoolerError
 from psched.insight.live_workers import unrouted_types
 from psched.insight.why_waiting import worker_hint

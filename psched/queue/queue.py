@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from psched.acquisition.polled_table import PolledTable
+from psched.acquisition.table_base import PolledTable
 from psched.acquisition.task_source import Source
 from psched.async_methods import async_iterator_twin, async_twin, run_in_thread, signed_as_twin_of
 from psched.backends import open_stores
 from psched.clock import boottime
 from psched.config import Section
+from psched.error_line import error_summary
 from psched.error_messages import InvalidValueError, shown
-from psched.error_summary import error_summary
 from psched.errors import (
     AlreadyExistsError,
     ConfigError,

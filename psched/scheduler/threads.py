@@ -14,8 +14,8 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 
-from psched.acquisition.claimable_types import ClaimableTypes
 from psched.acquisition.task_source import Source
+from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import monotonic
@@ -36,7 +36,7 @@ from psched.execution.poller import SectionPoller
 from psched.execution.run_stats import CountedTable, StatsWriter, run_counter
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
-from psched.process.run_log import log_runs
+from psched.process.run_outcome_log import log_runs
 from psched.process.running_table import RunningTable
 from psched.scheduler.function_handlers import Function, FunctionRouter, OccurrenceRouter
 from psched.scheduler.instance_heartbeat import InstanceRegistry

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from psched.cron import CronDialect
-from psched.error_summary import error_summary
+from psched.error_line import error_summary
 from psched.errors import ConfigError
 from psched.keys import backfill_of
 from psched.model import Rule, ScheduleRow, Span

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Unpack, get_args
 
 from psched import cron
-from psched.acquisition.polled_table import PolledTable
+from psched.acquisition.table_base import PolledTable
 from psched.async_methods import async_iterator_twin, async_twin
 from psched.backends import open_stores
 from psched.config import Section

@@ -20,7 +20,7 @@ from itertools import zip_longest
 from operator import attrgetter, itemgetter
 
 from psched import cron
-from psched.error_summary import error_summary
+from psched.error_line import error_summary
 from psched.errors import ConfigError
 from psched.model import NEVER, ScheduleRow
 from psched.schedules import rule_occurrences

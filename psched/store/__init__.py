@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from psched.payload import MAX_DATA_SIZE
-from psched.store.finding import Finding, FindingLevel
+from psched.store.doctor_finding import Finding, FindingLevel
 from psched.store.lease_store import Accepts, AcquireOptions, LeaseStore, only
 from psched.store.schedule_store import RowChange, ScheduleStore, UnreadRow
 from psched.store.task_store import NO_RESULTS, NO_TRANSACTION, TaskStore

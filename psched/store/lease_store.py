@@ -16,11 +16,11 @@ from psched.model import (
     Lease,
     Retry,
 )
+from psched.store.alert_store import UnreportedFailures
 from psched.store.delivery_watermarks import Watermarks
-from psched.store.finding import Finding
+from psched.store.doctor_finding import Finding
 from psched.store.node_registry import Nodes
 from psched.store.outbox import EventOutbox
-from psched.store.overdue_and_failures import UnreportedFailures
 from psched.store.run_stats import RunStats
 from psched.store.visitor_actions import VisitorActions
 from psched.store.wakeup import Wakeup

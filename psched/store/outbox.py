@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from psched.error_summary import shortened
+from psched.error_line import shortened
 from psched.model import TaskRow, TaskStatus
 
 _LONGEST_ERROR = 2000

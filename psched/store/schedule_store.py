@@ -17,11 +17,11 @@ from psched.model import (
     ScheduleFilter,
     ScheduleRow,
 )
+from psched.store.alert_store import OverdueAlerts
 from psched.store.calendars import Calendars
 from psched.store.counts import ScheduleCounts
 from psched.store.lease_store import LeaseStore, only
 from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
-from psched.store.overdue_and_failures import OverdueAlerts
 
 
 class UnreadRow(NamedTuple):

@@ -33,7 +33,7 @@ from psched.supervisor.binary_upgrade import HANDOFF_VARIABLE, BinaryUpgrade, Ex
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.loaded_config import LoadedConfig
 from psched.supervisor.pidfile import PidFile
-from psched.supervisor.reload import Reload
+from psched.supervisor.reload_dry_run import Reload
 from psched.supervisor.running_masters import master_title, title_of
 from psched.supervisor.supervisor import Supervisor
 from psched.supervisor.systemd import Notifier

@@ -29,7 +29,7 @@ from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.loaded_config import LoadedConfig
 from psched.supervisor.master_status import MasterStatus
-from psched.supervisor.reload import Reload
+from psched.supervisor.reload_dry_run import Reload
 from psched.supervisor.slot import Slot
 from psched.supervisor.systemd import Notifier
 

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from psched.config import Settings
+from psched.error_line import error_summary
 from psched.error_messages import ESCAPES
-from psched.error_summary import error_summary
 from psched.model import NEVER
 from psched.time_text import local_datetime, shown_zone, span
 

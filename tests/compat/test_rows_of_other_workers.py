@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from psched.backends import open_stores
-from psched.backends.rdb_compat.rows_not_run_here import RowsNotRunHere
+from psched.backends.rdb_compat.unrunnable_row_cache import RowsNotRunHere
 from psched.backends.sql.bulk_statements import as_parameter, rows_in
 from psched.config import from_mapping
 from psched.model import NewTask
@@ -180,7 +180,7 @@ def test_a_row_is_read_again_after_a_while() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.backends.rdb_compat.rows_not_run_here._REMEMBERED", 3)
+    monkeypatch.setattr("psched.backends.rdb_compat.unrunnable_row_cache._REMEMBERED", 3)
     rows = RowsNotRunHere()
     for n in range(5):
         rows.add(f"key{n}", n, "a problem")

@@ -16,7 +16,7 @@ from psched.config.alert_hooks import Hook
 from psched.execution.alerts import FailureReporter, failure_facts
 from psched.model import NewTask
 from psched.store import StoreSettings, TaskStore
-from psched.store.overdue_and_failures import UnreportedFailure, UnreportedFailures
+from psched.store.alert_store import UnreportedFailure, UnreportedFailures
 from tests.daemon.harness import Daemon
 
 TELL = (

@@ -15,7 +15,7 @@ from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, READY, RECOVER
 from psched.process.child_spec import DeadChild
 from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.binary_upgrade import BinaryUpgrade, ExecCommand
-from psched.supervisor.reload import Reload
+from psched.supervisor.reload_dry_run import Reload
 from psched.supervisor.supervisor import Supervisor
 from psched.supervisor.systemd import Notifier
 from tests.daemon.fake_children import FakeChild, FakeProcessTable, fake_process_table, sqlite_config

@@ -18,7 +18,7 @@ from psched.config.alert_hooks import Hook
 from psched.execution.alerts import OverdueAlerter
 from psched.model import Policy, Rule
 from psched.store import StoreSettings
-from psched.store.overdue_and_failures import OverdueAlerts
+from psched.store.alert_store import OverdueAlerts
 from tests.daemon.harness import Daemon
 
 TELL = (

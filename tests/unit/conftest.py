@@ -9,7 +9,7 @@ import pytest
 
 from psched.application import App
 from psched.backends import open_stores
-from psched.process.run_log import log_runs
+from psched.process.run_outcome_log import log_runs
 from psched.queue.queue import Queue
 from psched.store import StoreSettings
 from tests.prepared_sqlite import make_tables_in_memory

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from psched import telemetry
-from psched.child.control_thread import ControlThread
+from psched.child.heartbeat_and_control import ControlThread
 from psched.child.main import role_of
 from psched.config import Settings
 from psched.histogram import BOUNDS, bucket
@@ -162,8 +162,8 @@ def test_each_heartbeat_stores_the_number_of_runs_in_progress(
     monkeypatch.setattr(telemetry, "_listeners", {})
     monkeypatch.setattr("psched.child.main.load", lambda application: None)
     monkeypatch.setattr("psched.child.main.HandlerChild", lambda *arguments: role)
-    monkeypatch.setattr("psched.child.control_thread.KillTimer", lambda _: SimpleNamespace(restart=lambda: None))
-    monkeypatch.setattr("psched.child.control_thread.setproctitle", titles.append)
+    monkeypatch.setattr("psched.child.heartbeat_and_control.KillTimer", lambda _: SimpleNamespace(restart=lambda: None))
+    monkeypatch.setattr("psched.child.heartbeat_and_control.setproctitle", titles.append)
     spec: Any = SimpleNamespace(counters=file.block("worker 1"), slot=1, application=None, dispatch=None)
     pipe: Any = SimpleNamespace(send=lambda *message: None, beat=lambda now: None)
     nothing: Any = None

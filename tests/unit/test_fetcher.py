@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import pytest
 
-from psched.acquisition.claimable_types import ClaimableTypes
 from psched.acquisition.task_source import Source
+from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.execution.fetcher import Fetcher
 from psched.execution.opened_stores import OpenSection
 from psched.execution.stop_event import StopEvent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psched.store.overdue_and_failures import Overdue
+from psched.store.alert_store import Overdue
 
 TIME = 1_600_000_000
 

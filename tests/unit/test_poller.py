@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from psched.acquisition.claimable_types import ClaimableTypes
 from psched.acquisition.task_source import Source
+from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.application import Application
 from psched.errors import PoolerError
 from psched.execution.batch_size import BatchSizer

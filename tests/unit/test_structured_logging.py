@@ -19,7 +19,7 @@ import structlog
 from psched import telemetry
 from psched.errors import ArgumentsError, UnstorableResultError
 from psched.model import Claim, Lease, LeaseTimes, TaskRow
-from psched.process.run_log import log_runs
+from psched.process.run_outcome_log import log_runs
 from psched.structured_logging import JSONFormatter, RunContextFilter, add_run_context, run_context
 from psched.task import Task
 from psched.telemetry import emit

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from psched.child.control_thread import ControlThread
+from psched.child.heartbeat_and_control import ControlThread
 from psched.execution.alerts import AlertThread
 from psched.execution.periodic_thread import PeriodicThread
 

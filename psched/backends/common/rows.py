@@ -9,7 +9,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
-from psched.error_summary import shortened
+from psched.error_line import shortened
 from psched.keys import type_from_key
 from psched.model import (
     CATCH_UP,
@@ -29,9 +29,9 @@ from psched.model import (
 from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack
 from psched.quick_replace import quick_replace
 from psched.schedule_options import decode_options, encode_options
+from psched.store.alert_store import Overdue, UnreportedFailure
 from psched.store.counts import RuleUse
 from psched.store.ledger import ACTIONS, OUTCOMES, Change, Definition, DefinitionTimes, Entry, KeptOutput, LedgerRow
-from psched.store.overdue_and_failures import Overdue, UnreportedFailure
 
 LAST_SECOND = 253_402_300_799
 """Unix seconds at the end of the year 9999."""

@@ -20,12 +20,12 @@ from psched.backends.common import layout_version
 from psched.backends.common.lease_endings import RELEASED, RETRIED, LostRow, refusal
 from psched.backends.common.rows import AHEAD, BATCH, RUNNING, storable
 from psched.backends.rdb.acquire import AcquireStrategy, WantedTypes, ordered_acquire
+from psched.backends.rdb.alert_store import RdbFailures
 from psched.backends.rdb.delivery_watermarks import RdbWatermarks, watermarks_table
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, nodes_table
 from psched.backends.rdb.outbox import RdbOutbox, outbox_table
-from psched.backends.rdb.overdue_and_failures import RdbFailures
 from psched.backends.rdb.run_stats import RdbRunStats, stats_table
 from psched.backends.rdb.schema import failures_table
 from psched.backends.rdb.visitor_actions import RdbVisitorActions, actions_table

@@ -26,12 +26,12 @@ from psched.backends.common.rows import (
     settled_time,
     with_tag,
 )
+from psched.backends.rdb.alert_store import RdbOverdueAlerts
 from psched.backends.rdb.atomic_schedule_changes import AtomicScheduleChanges
 from psched.backends.rdb.counts import RdbScheduleCounts
 from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
-from psched.backends.rdb.overdue_and_failures import RdbOverdueAlerts
 from psched.backends.rdb.schema import calendars_table, is_no_backfill, schedules_table
 from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.compiled_statements import cached, cached_on_class, table_named

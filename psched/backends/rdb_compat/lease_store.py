@@ -40,8 +40,8 @@ from sqlalchemy import (
 
 from psched import fork_safety
 from psched.backends.common.rows import BATCH, RowReader
-from psched.backends.rdb_compat.rows_not_run_here import RowsNotRunHere
 from psched.backends.rdb_compat.schema import OriginalSchema
+from psched.backends.rdb_compat.unrunnable_row_cache import RowsNotRunHere
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import ByKeys, OrderedPages, RowsByKeys, stored_bytes

@@ -17,11 +17,11 @@ from psched.backends.common.lease_endings import RELEASED, RETRIED, LostRow, fin
 from psched.backends.common.retries import sent_within
 from psched.backends.common.rows import BATCH, storable
 from psched.backends.redis import script_composer
+from psched.backends.redis.alert_store import RedisFailures
 from psched.backends.redis.client import Argument, RedisServer, is_refused, is_temporary
 from psched.backends.redis.delivery_watermarks import RedisWatermarks
 from psched.backends.redis.node_registry import RedisNodes
 from psched.backends.redis.outbox import RedisOutbox
-from psched.backends.redis.overdue_and_failures import RedisFailures
 from psched.backends.redis.rows import stored
 from psched.backends.redis.run_stats import RedisRunStats
 from psched.backends.redis.table_setup import RedisTable

@@ -19,6 +19,7 @@ from psched.backends.common.rows import (
     settled_time,
     with_tag,
 )
+from psched.backends.redis.alert_store import NO_FAILURE, RedisOverdueAlerts, failure_arguments
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.counts import RedisScheduleCounts
 from psched.backends.redis.lease_store import (
@@ -30,7 +31,6 @@ from psched.backends.redis.lease_store import (
     refused,
 )
 from psched.backends.redis.ledger import RedisLedger, Run
-from psched.backends.redis.overdue_and_failures import NO_FAILURE, RedisOverdueAlerts, failure_arguments
 from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_stored_schedule, stored
 from psched.backends.redis.table_setup import RedisTable
 from psched.errors import IdempotentNotFoundError, ScheduleError

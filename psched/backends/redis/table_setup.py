@@ -15,7 +15,7 @@ from psched.backends.common.table_name_check import checked_name
 from psched.backends.redis import script_composer, upgrades
 from psched.backends.redis.client import RedisServer, is_temporary
 from psched.errors import ConfigError
-from psched.store.finding import Finding, unwritable
+from psched.store.doctor_finding import Finding, unwritable
 
 log = logging.getLogger(__name__)
 

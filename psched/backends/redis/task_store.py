@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from psched.backends.common.batches import parts, retired_together
 from psched.backends.common.rows import TASK_FAILED, WAITING, read_outcome, read_task, storable
+from psched.backends.redis.alert_store import NO_FAILURE, failure_arguments
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.counts import RedisTaskCounts
 from psched.backends.redis.lease_store import BYTES_AT_ONCE, RedisLeaseStore, SubmitOnAdvance, new_number
-from psched.backends.redis.overdue_and_failures import NO_FAILURE, failure_arguments
 from psched.backends.redis.rows import claimed_task, stored
 from psched.backends.redis.table_setup import RedisTable
 from psched.error_messages import shown

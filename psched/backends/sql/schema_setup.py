@@ -21,7 +21,7 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, verbatim
 from psched.error_messages import one_line
 from psched.errors import ConfigError
-from psched.store.finding import Finding, unwritable
+from psched.store.doctor_finding import Finding, unwritable
 
 log = logging.getLogger(__name__)
 

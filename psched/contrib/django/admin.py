@@ -20,7 +20,7 @@ from django.utils import timezone
 from psched.config import SectionName
 from psched.contrib.django import clients
 from psched.contrib.django.models import Schedule, Task
-from psched.error_summary import error_summary
+from psched.error_line import error_summary
 from psched.errors import ConfigError, NotFoundError, ScheduleError
 from psched.model import TASK_STATUSES, ScheduleRow, TaskRow
 from psched.schedules.schedule_state import StateWord

@@ -8,7 +8,7 @@ import pytest
 
 from psched.model import Policy, Rule
 from psched.store import ScheduleStore
-from psched.store.overdue_and_failures import OverdueAlerts
+from psched.store.alert_store import OverdueAlerts
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.statements import watched
 from tests.stores.test_plans import see_that_few_rows_were_read, stop_analysing

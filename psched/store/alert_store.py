@@ -1,4 +1,4 @@
-"""The contract of alerts: which occurrences are overdue, which runs failed for good, and which of these were reported.
+"""The contract of alert stores: query overdue occurrences and runs that failed for good, and record what was reported.
 
 An occurrence is overdue if it is not finished `alert_after` seconds after its time, delay included.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from psched.error_summary import error_summary
+from psched.error_line import error_summary
 from psched.model import ScheduleStatus
 
 

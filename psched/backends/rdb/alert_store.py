@@ -1,4 +1,4 @@
-"""Finds overdue occurrences in `rdb` by an index. Stores runs that failed for good, until psched has reported them."""
+"""Alerts in `rdb`: finds overdue occurrences by an index, and stores runs that failed until they are reported."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.model import Claim
+from psched.store.alert_store import Overdue, UnreportedFailure
 from psched.store.ledger import OnCommit
-from psched.store.overdue_and_failures import Overdue, UnreportedFailure
 
 
 class RdbOverdueAlerts:

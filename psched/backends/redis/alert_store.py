@@ -1,4 +1,4 @@
-"""Overdue alerts and unreported failures on Redis."""
+"""Alerts on Redis: finds overdue occurrences, and runs that failed for good and are not reported yet."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import math
 from psched.backends.common.rows import LAST_ERROR_LENGTH, milliseconds, read_failure, read_overdue
 from psched.backends.redis.ledger import Run
 from psched.backends.redis.rows import stored
-from psched.error_summary import shortened
+from psched.error_line import shortened
 from psched.model import Claim
-from psched.store.overdue_and_failures import Overdue, UnreportedFailure
+from psched.store.alert_store import Overdue, UnreportedFailure
 
 
 class RedisOverdueAlerts:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from psched.acquisition.claimable_types import ClaimableTypes
+from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.child.node_threads import NodeThreads

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from psched.acquisition.claimable_types import ClaimableTypes
 from psched.acquisition.task_source import Source
+from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.store.type_filter import TypeFilter
 
 
