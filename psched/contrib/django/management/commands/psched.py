@@ -21,5 +21,5 @@ class Command(ClickCommand):
         """
         from psched.cli.main import commands_with  # noqa: PLC0415 – only where it is used
 
-        commands = commands_with(run=lambda: replace_process("psched.contrib.django", words))
+        commands = commands_with(run=lambda: replace_process("psched.contrib.django.run_psched", words))
         return run_command(commands, words, chosen())

@@ -14,4 +14,4 @@ class Command(ClickCommand):
 
     def run(self, words: Sequence[str]) -> int:
         """Run pschedd in a new process."""
-        replace_process("psched.contrib.django.daemon", words)
+        replace_process("psched.contrib.django.run_pschedd", words)

@@ -1,4 +1,4 @@
-"""`python -m psched.contrib.django …`: the command psched, in a process that does not set up Django itself."""
+"""`python -m psched.contrib.django.run_psched …`: psched, in a process that does not set up Django itself."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`python -m psched.contrib.django.daemon …`: pschedd with Django's settings. A binary upgrade also runs this."""
+"""`python -m psched.contrib.django.run_pschedd …`: pschedd with Django's settings. A binary upgrade also runs this."""
 
 import sys
 
