@@ -17,7 +17,7 @@ from psched.importers.cron_from_fields import ALL_DAYS, MatchingFields, definiti
 from psched.importers.entries import Definition, Imported, ImportedEntry, duration_text
 from psched.importers.host_users import home_of
 from psched.importers.run_time_comparison import problem_of
-from psched.importers.systemd_oncalendar import ALL_YEARS, CalendarEvent, NotACalendarEventError, parse
+from psched.importers.systemd_calendar_event import ALL_YEARS, CalendarEvent, NotACalendarEventError, parse
 
 DEFAULTS: Definition = {"catch_up": "none", "max_attempts": 1}
 """The behaviour of a timer without `Persistent=`: it does not make up for missed runs. A failed service is not retried.

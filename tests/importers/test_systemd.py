@@ -13,7 +13,7 @@ import pytest
 from psched.errors import ConfigError
 from psched.handlers.command import command_options
 from psched.importers.entries import Imported, ImportedEntry
-from psched.importers.systemd_oncalendar import NotACalendarEventError, parse
+from psched.importers.systemd_calendar_event import NotACalendarEventError, parse
 from psched.importers.systemd_timers import read_timers
 from tests.importers.enumeration import BEGIN, COMPARED, DAY, IS_WHOLE, RecordRuns, runs, stretches
 from tests.importers.explained import assert_explained, definitions, reports
