@@ -9,7 +9,7 @@ from psched.cli.opened_sections import required_section
 from psched.cli.options import Chosen
 from psched.config import SectionName
 from psched.errors import ConfigError
-from psched.insight.live_workers import live_workers
+from psched.insight.nodes import live_workers
 from psched.store import LeaseStore
 from psched.store.type_filter import TypeFilter
 from psched.supervisor.loaded_config import configured_application

@@ -10,15 +10,15 @@ and `audit` read whole tables, page by page.
 
 from psched.insight.change_preview import ChangePreview
 from psched.insight.forecast import Forecast, HourForecast
-from psched.insight.gantt_chart import Outage, Timeline, TimelineRun
 from psched.insight.insight import Insight, Overview, open_insight
 from psched.insight.nodes import NodeState, merged
 from psched.insight.pages import Page
 from psched.insight.proof import Proof, ProofPage
 from psched.insight.run_stats import Percentiles, RunRates, RunReport, RunsAt
-from psched.insight.schedules import NextRun, ScheduleDetails, ScheduleInsight
+from psched.insight.schedule_insight import NextRun, ScheduleDetails, ScheduleInsight
 from psched.insight.simulation import Lateness, SimulatedHour, SimulatedOutage, SimulatedSchedule, Simulation
-from psched.insight.tasks import TaskDetails, TaskInsight
+from psched.insight.task_insight import TaskDetails, TaskInsight
+from psched.insight.timeline import Outage, Timeline, TimelineRun
 from psched.insight.week_ahead import ClockChange, ClockNote, CrowdedMinute, WeekAhead
 from psched.insight.why_waiting import Reason, why_waiting, worker_hint
 

@@ -14,7 +14,7 @@ from psched.backends import database_problem, is_driver_error
 from psched.config import Section, SectionName, Settings
 from psched.error_line import error_summary
 from psched.errors import ConfigError, PoolerError
-from psched.insight.live_workers import unrouted_types
+from psched.insight.unrouted_types import unrouted_types
 from psched.insight.why_waiting import worker_hint
 from psched.model import ScheduleRow
 from psched.queue.queue import Queue

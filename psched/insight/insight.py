@@ -10,9 +10,9 @@ from typing import Self
 from psched.config import SectionName, Settings
 from psched.insight.doctor import configuration_findings, section_findings, tz_database_finding
 from psched.insight.nodes import NodeState, merged
-from psched.insight.schedules import ScheduleInsight
+from psched.insight.schedule_insight import ScheduleInsight
 from psched.insight.table_insight import TableInsight
-from psched.insight.tasks import TaskInsight
+from psched.insight.task_insight import TaskInsight
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import Finding, holder_name

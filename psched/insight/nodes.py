@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from psched.store import LeaseStore
 from psched.store.node_registry import Node, NodeProcess, NodeRun
 from psched.store.type_filter import TypeFilter
 
@@ -30,6 +31,11 @@ class NodeState:
     vanished: bool
     sections: Mapping[str, TypeFilter]
     processes: tuple[NodeProcess, ...]
+
+
+def live_workers(store: LeaseStore) -> Sequence[Node]:
+    """Return the live workers of a table; an empty sequence if the store does not record workers."""
+    return () if store.nodes is None else store.nodes.alive()
 
 
 def merged(nodes: Iterable[Node]) -> list[NodeState]:

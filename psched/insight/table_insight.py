@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from psched.error_messages import one_line
-from psched.insight.live_workers import live_workers, unrouted_types
+from psched.insight.nodes import live_workers
 from psched.insight.run_stats import RunReport, RunsAt, run_report, runs_by_time
+from psched.insight.unrouted_types import unrouted_types
 from psched.store import ScheduleStore, TaskStore
 from psched.store.counts import Counted, TypeCounts
 from psched.store.node_registry import Node

@@ -54,7 +54,7 @@ def test_labels_of_the_time_axis_do_not_overlap_on_a_phone(visit: Visit, schedul
 
 
 def test_what_is_left_out_is_said(visit: Visit, schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.insight.gantt_chart.MOST_RUNS", 3)
+    monkeypatch.setattr("psched.insight.timeline.MOST_RUNS", 3)
     schedules.add("k", "a", cron="* * * * *", next_time=int(time.time()) - 3600)
     run(schedules, 5)
     text = visit().get("/yesterday").text

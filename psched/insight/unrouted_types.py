@@ -1,4 +1,4 @@
-"""Finds the live workers of a table, and the types of due rows that none of them routes."""
+"""Finds the types of due rows that no live worker routes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from collections.abc import Sequence
 
 from psched.store import LeaseStore
 from psched.store.node_registry import Node
-
-
-def live_workers(store: LeaseStore) -> Sequence[Node]:
-    """Return the live workers of a table; an empty sequence if the store does not record workers."""
-    return () if store.nodes is None else store.nodes.alive()
 
 
 def unrouted_types(store: LeaseStore, workers: Sequence[Node]) -> str:

@@ -13,12 +13,12 @@ from psched.error_messages import InvalidValueError
 from psched.errors import ConfigError, NotFoundError
 from psched.insight.change_preview import ChangePreview, change_preview
 from psched.insight.forecast import HOUR, Forecast, forecast
-from psched.insight.gantt_chart import Timeline, timeline
 from psched.insight.nodes import merged
 from psched.insight.pages import Page, first_page
 from psched.insight.proof import ProofPage, proof_page, timed_audits
 from psched.insight.simulation import SimulatedOutage, Simulation, handler_times, simulate, starts_in
 from psched.insight.table_insight import TableInsight
+from psched.insight.timeline import Timeline, timeline
 from psched.insight.troubled_runs import troubled_runs
 from psched.insight.week_ahead import WEEK, WeekAhead, week_ahead
 from psched.insight.why_waiting import Reason, why_waiting

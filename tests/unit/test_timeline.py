@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from psched.insight import Timeline
-from psched.insight.gantt_chart import Outage, timeline
 from psched.insight.nodes import NodeState
+from psched.insight.timeline import Outage, timeline
 from psched.model import NEVER, Rule, ScheduleRow
 from psched.store.ledger import Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 from psched.store.node_registry import NodeProcess, NodeRun
@@ -88,7 +88,7 @@ def test_what_runs_and_waits_now_is_there() -> None:
 
 
 def test_of_too_many_runs_those_with_trouble_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.insight.gantt_chart.MOST_RUNS", 3)
+    monkeypatch.setattr("psched.insight.timeline.MOST_RUNS", 3)
     rows = [entry(-60 * number, -60 * number + 6, -60 * number + 10) for number in range(1, 20)]
     failed = entry(-3000, -2990, -2980, outcome="failed", attempts=3)
     found = of(*rows, failed)
