@@ -58,7 +58,7 @@ class _Conversion:
 
 
 class Parameters:
-    """The parameters of a function. A first parameter named `task`, or annotated as Task, gets the run."""
+    """The parameters of a function. A first parameter named `task`, or annotated as Task, receives the Task object."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         """Raises ConfigError for a function that cannot be called with the data of a task."""

@@ -117,7 +117,7 @@ UNIX_TIME_OR_NONE = _Parsed("time", lambda text: NO_BOUND if text == "none" else
 WHOLE_TIME = _Parsed("time", lambda text: math.ceil(_unix_time(text)))
 """Like `UNIX_TIME`, rounded up to whole seconds."""
 MOMENT = _Parsed("when", _moment)
-"""Unix seconds, a date (local without an offset), or 2d for two days ago. The value is a `When`."""
+"""Unix seconds, a date (in local time if it has no offset), or 2d for two days ago. The value is a `When`."""
 
 WALL_DATE = _Parsed("date", _wall_date)
 """A date, or a date with time, without a time zone."""

@@ -108,8 +108,8 @@ class _HandlerTime(click.ParamType):  # type: ignore[type-arg]  # as above
     "since",
     type=_TimeOption(),
     metavar="WHEN",
-    help="Start of the range (default: now; with --outage the later of now and an hour before FROM, "
-    "but never after FROM).",
+    help="Start of the range (default: now; with --outage an hour before FROM, or now if that hour has begun, "
+    "or FROM if FROM is past).",
 )
 @click.option(
     "--to",

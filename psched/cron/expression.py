@@ -267,7 +267,7 @@ def excessive_step(cron: str, dialect: str) -> str | None:
 
 
 _WHOLE = {"second": "minute", "minute": "hour", "hour": "day", "day": "month", "month": "year", "weekday": "week"}
-"""The period in which the values of each field are counted."""
+"""For each field, the period after which its values begin again: minutes begin again with each hour."""
 
 
 class _MistakeError(Exception):

@@ -19,7 +19,7 @@ at the same time.
 """
 
 _SAME = 0.01
-"""Seconds. Two due times with a smaller difference are taken for the same row."""
+"""Seconds. Two due times that differ by less than this are assumed to be of the same row."""
 
 SHORTEST_PAUSE = 0.02
 """The shortest time between two polls that find no row, in seconds: at most fifty such polls a second."""

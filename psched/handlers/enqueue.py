@@ -79,6 +79,7 @@ def task_for(occurrence: Task) -> NewTask:
     fields["type"] = named if wanted.type is None else wanted.type
     if not fields["type"]:
         raise ValueError(
-            'the data of this schedule describes no task: it has no "type"; give one, or use enqueue.<type>'
+            'the schedule gives no type for its tasks; add "type" to its data, or change the type of the schedule to '
+            "enqueue.<type>"
         )
     return checked_task(NewTask(key=occurrence.enqueued_key, **fields))

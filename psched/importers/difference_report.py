@@ -20,9 +20,10 @@ _AFTER_CHANGE = 48 * 3600
 
 @dataclass(frozen=True)
 class Reported:
-    """An entry with its keys.
+    """An entry with the keys of its schedules.
 
-    `difference`: the first difference in its times. `first_run`: the first run of the other scheduler, if known.
+    `difference`: the first difference in its times. `first_run`: the first time at which the other scheduler runs
+    the entry, from the start of the comparison on; None if unknown.
 
     `unsupported`: options of its schedules that this version of psched lacks. `timezone`: the zone of its schedules.
     """

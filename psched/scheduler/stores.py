@@ -145,10 +145,11 @@ def table_stem(prefix: object) -> str:
     """Return the beginning of the table names for a prefix, such as `_schedule_mq` for `_schedule_mq:`.
 
     Characters that are not allowed in table names are replaced, and long prefixes are cut; then a digest is appended,
-    so that different prefixes have different names. Raises ConfigError if the prefix is not text.
+    so that different prefixes have different names. Raises ConfigError unless the prefix is text with a character other
+    than `:`.
     """
     if not isinstance(prefix, str) or not prefix.strip(":"):
-        raise ConfigError(f"prefix: expected text, got {prefix!r}")
+        raise ConfigError(f"prefix: expected text with a character other than ':', got {prefix!r}")
     plain = prefix.removesuffix(":")
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", plain) and len(plain) <= _MAX_STEM:
         return plain

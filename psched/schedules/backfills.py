@@ -319,9 +319,9 @@ class BackfillCollection:
         )
 
     def _parts(self, key: str) -> Mapping[int, builtins.list[ScheduleRow]]:
-        """Return the rows of the schedule's backfills by number.
+        """Return the rows of each backfill of the schedule; the keys are the numbers of the backfills.
 
-        A backfill without rows, only in the ledger, has an empty list.
+        The list is empty for a backfill whose rows are deleted, and which only the ledger still contains.
         """
         check_key(key)
         keys = list(part_keys(self._ledger, key))

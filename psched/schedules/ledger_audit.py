@@ -424,7 +424,7 @@ class _Definition:
             yield math.ceil(row.paused_from - delay), math.inf
 
     def _end_of_due(self, time: float) -> float:
-        """Return the end (not included) of the audited occurrences that were due by `time`."""
+        """Return the time E such that, of the audited occurrences, exactly those before E were due by `time`."""
         return min(self.scope.until, math.floor(time - self.change.delay)) + 1
 
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:

@@ -220,8 +220,8 @@ class LeaseStore(ABC):
 
         Raises like `release`.
 
-        `version`: the version of the definition that makes the row wait. If the row already has another version, it is
-        due now (not on `rdb_compat`, which keeps no versions).
+        `version`: the version of the definition that could not be run. If the definition has been changed since, the
+        row is due now instead (not on `rdb_compat`, which keeps no versions).
         """
         only(self.retry_many([Retry(lease, wait, error, version, counted)], until))
 

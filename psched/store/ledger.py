@@ -122,8 +122,9 @@ class LedgerRow(Entry):
     - `error`: the error of the last failed attempt, shortened.
     - `ended`: when `node` (`host/process/random`) settled the occurrence.
     - `reckoning`: the cron dialect and the tz database version that computed the next occurrence.
-    - `backfill`: the number of the backfill, of the schedule `key`, that made this run. Only readers of histories set
-      it, because the ledger stores the entry under the key of the backfill's row.
+    - `backfill`: the number of the backfill that made this run; None if no backfill made it. The store returns the
+      entry with the key of the backfill's row and without this number. `with_backfill` replaces that key by the
+      schedule's key, and sets the number.
     """
 
     key: str

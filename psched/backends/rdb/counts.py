@@ -32,7 +32,8 @@ from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts, UserCoun
 _PAGE = 50_000
 """The maximum number of schedules whose rules one statement reads."""
 _MOST_MERGED = 100_000
-"""The maximum number of different rules of several pages that are kept, so that equal rules are returned once."""
+"""`RdbScheduleCounts.rules` merges equal rules of several pages. If it holds more than this many different rules, it
+yields them, and merges the next pages separately."""
 _MOST_FINISHED = 1000
 """The maximum number of finished tasks that are counted. It is small, because the index that finds them also contains
 failed tasks."""

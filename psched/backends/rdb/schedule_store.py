@@ -195,7 +195,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         return self._database.run(work, until)
 
     def _advance_one(self, step: Step, until: float, uncertain: bool) -> ScheduleRow | ScheduleError | None:
-        """Advance one schedule. `uncertain`: whether an attempt whose answer was lost may have advanced it."""
+        """Advance one schedule. `uncertain`: whether an earlier try, whose answer was lost, may have advanced it."""
         row, lease = cast("ScheduleRow", step.claim.row), step.claim.lease
         given, on_commit = self._step_values(step), self._on_commit(step)
         values = {

@@ -378,7 +378,7 @@ class CompatLeaseStore(SqlStore):
         return self._take_sized(connection, connection.execute(self._due_sizes, values).mappings().all(), values)
 
     def _take(self, connection: Connection, keys: Sequence[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Lock the first rows of these keys, as many as `_take_sized` allows. Return the rows that are still due."""
+        """Lock the rows of the first `keys`, as many as `_take_sized` allows. Return those that are still due."""
         if len(keys) == values["least"] == 1:
             return self._lock_due.read(connection, keys, values)
         return self._take_sized(connection, self._sizes.read(connection, keys), values)

@@ -153,9 +153,8 @@ class WakeList:
     def _wakes_us(self, connection: Connection) -> bool:
         """Return whether the popped element wakes this worker.
 
-        Each element of the list of new types is a number higher than the one before. If the number is higher than the
-        last one that woke this worker, it wakes the worker and is pushed back for other workers. Otherwise it is
-        dropped.
+        The elements of the list of new types are numbers; each new type has a higher number. A number higher than the
+        last number that woke this worker wakes it, and is pushed back for other workers. Any other number is dropped.
         """
         name, number = self._popped
         if name != self._new or not number.isdigit():

@@ -179,7 +179,7 @@ def test_the_data_may_name_the_type(apart: Feed) -> None:
         ("enqueue.t", {"user": 7}, "user: "),
         ("enqueue.t", {"priority": 101}, "priority must be a whole number from -100 to 100, got 101"),
         ("enqueue.t", {"max_running": 2}, "max_running 2 needs a user"),
-        ("enqueue", {}, 'it has no "type"'),
+        ("enqueue", {}, "the schedule gives no type for its tasks"),
     ],
 )
 def test_data_that_makes_no_task_is_reported_and_tried_again(
