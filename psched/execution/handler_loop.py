@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from psched.acquisition.task_source import LOST_ATTEMPTS
+from psched.acquisition.unrunnable_rows import LOST_ATTEMPTS
 from psched.application.handler_base import retry_failed
 from psched.clock import Clock, boottime
 from psched.error_messages import one_line

@@ -13,7 +13,7 @@ from functools import partial
 from threading import Lock, current_thread, main_thread
 from typing import Any, TypeVar
 
-from psched.acquisition.task_source import LOST_ATTEMPTS
+from psched.acquisition.unrunnable_rows import LOST_ATTEMPTS
 from psched.application import Application
 from psched.application.handler_base import retry_failed
 from psched.error_messages import shown

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from psched.acquisition.task_source import LOST_ATTEMPTS
+from psched.acquisition.unrunnable_rows import LOST_ATTEMPTS
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
 from psched.execution.handler_loop import settle_stopped
 from psched.queue.queue import Queue

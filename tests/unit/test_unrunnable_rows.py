@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from psched.acquisition.task_source import RunnableFilter
+from psched.acquisition.unrunnable_rows import RunnableFilter
 from psched.model import Claim, Lease, LeaseTimes, Rule, ScheduleRow
 
 
