@@ -15,7 +15,8 @@ from psched.child.polled_sections import PolledSections
 from psched.config import attach_listeners
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import batch_sizer_for
-from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection, SettlementThread
+from psched.execution.fetched_task_poller import FetchedTaskPoller, SettlementThread
+from psched.execution.fetcher_connection import FetcherConnection
 from psched.execution.fetcher_settlement import GroupSettlement, SettlementConnection
 from psched.execution.forced_exit import ForcedExit
 from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser, give_back

@@ -19,7 +19,8 @@ from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
 from psched.execution.active_runs import ActiveRun, ActiveRuns
 from psched.execution.batch_size import BatchSizer
-from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
+from psched.execution.fetched_task_poller import FetchedTaskPoller
+from psched.execution.fetcher_connection import FetcherConnection
 from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser, settle_stopped
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poll_timer import PollTimer

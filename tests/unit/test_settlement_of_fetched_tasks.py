@@ -9,7 +9,8 @@ import pytest
 
 from psched.application import Application
 from psched.execution.active_runs import ActiveRuns
-from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
+from psched.execution.fetched_task_poller import FetchedTaskPoller
+from psched.execution.fetcher_connection import FetcherConnection
 from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser
 from psched.execution.settlement_buffer import LONGEST
 from psched.model import NewTask, TaskFilter
