@@ -12,7 +12,8 @@ from psched.execution.fetcher_settlement import GroupSettlementThread
 from psched.execution.opened_stores import open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import APPLIED, RECOVERED
-from psched.process.child_spec import ChildRole, ChildSpec
+from psched.process.child_role import ChildRole
+from psched.process.child_spec import ChildSpec
 from psched.store.node_registry import NodeProcess
 
 _SETTLEMENT = 1.0

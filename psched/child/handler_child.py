@@ -29,7 +29,8 @@ from psched.execution.run_stats import CountReporter, counted_tables, run_counte
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
-from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
+from psched.process.child_role import ChildRole
+from psched.process.child_spec import ChildSpec, DeadChild
 from psched.process.run_outcome_log import log_runs
 from psched.process.running_table import RunRecord
 from psched.store.node_registry import NodeProcess

@@ -27,7 +27,7 @@ from psched.process.child_protocol import (
     TROUBLE,
     ChildPipe,
 )
-from psched.process.child_spec import ChildRole
+from psched.process.child_role import ChildRole
 from psched.process.escalation import RELEASE
 from psched.process.linux import KillTimer
 from psched.process.logs import Log

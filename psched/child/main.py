@@ -18,7 +18,8 @@ from psched.config import Settings
 from psched.errors import ConfigError
 from psched.metrics.event_counters import ChildCounter
 from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, START_ERROR, ChildPipe
-from psched.process.child_spec import FETCHER_SLOT, ChildRole, ChildSpec
+from psched.process.child_role import ChildRole
+from psched.process.child_spec import FETCHER_SLOT, ChildSpec
 from psched.process.logs import Log
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 

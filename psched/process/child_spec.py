@@ -1,8 +1,7 @@
-"""What the master gives a child at its fork (`ChildSpec`), and the base class of a child's work (`ChildRole`)."""
+"""What the master gives a child at its fork, and what it knows of a dead child."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psched.application import ApplicationSpec
@@ -83,36 +82,3 @@ class ChildSpec:
     siblings: tuple[str, ...]
     counters: CounterBlock | None = None
     applies_schedules: bool = False
-
-
-class ChildRole:
-    """The work of a child. This base class does nothing; a dry-run child uses it."""
-
-    def prepare(self) -> None:
-        """Check whether the child can work. Raises ConfigError."""
-
-    def run(self) -> None:
-        """Work in the main thread until the child is stopped or done."""
-
-    def stop(self, immediate: bool, grace: float | None = None) -> None:
-        """Stop after the running tasks; or, if `immediate`, within `grace` seconds.
-
-        Called in the control thread, perhaps several times. Returns immediately.
-        """
-
-    def running(self) -> Sequence[str]:
-        """Return the type of each running task, or its key, for the process title. Callable from any thread."""
-        return ()
-
-    def was_idle(self) -> bool:
-        """Return whether nothing was run since the last call. Only one thread calls this."""
-        return True
-
-    def trouble(self) -> str | None:
-        """Return why the child cannot work now, such as a database that does not answer.
-
-        Callable from any thread.
-        """
-
-    def report_suspects(self) -> None:
-        """Write the started, unsettled tasks into the running table. Each of them may be why the process dies."""

@@ -16,7 +16,8 @@ from psched.error_messages import one_line
 from psched.execution.opened_stores import open_sections
 from psched.model import worker_died
 from psched.process.child_protocol import RECOVERED, ChildPipe
-from psched.process.child_spec import FETCHER_SLOT, ChildRole, ChildSpec, DeadChild
+from psched.process.child_role import ChildRole
+from psched.process.child_spec import FETCHER_SLOT, ChildSpec, DeadChild
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable

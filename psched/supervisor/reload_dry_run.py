@@ -10,7 +10,7 @@ from functools import partial
 from psched.application import ApplicationSpec, load
 from psched.errors import ConfigError
 from psched.process.child_protocol import ChildPipe
-from psched.process.child_spec import ChildRole
+from psched.process.child_role import ChildRole
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.loaded_config import LoadedConfig

@@ -10,7 +10,8 @@ import pytest
 from psched.application import ApplicationSpec
 from psched.config import coerce
 from psched.process.child_protocol import FORCED
-from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
+from psched.process.child_role import ChildRole
+from psched.process.child_spec import ChildSpec, DeadChild
 from psched.process.dispatch_socket import DispatchSocket
 from psched.process.running_table import RunningTable
 from psched.supervisor.lease_recovery import LeaseRecovery

@@ -30,7 +30,7 @@ from psched.metrics.counter_file import (
     read_counters,
 )
 from psched.metrics.event_counters import MOST_TYPES, OTHER, RESTART, RUN, STORE, ChildCounter, MasterCounter
-from psched.process.child_spec import ChildRole
+from psched.process.child_role import ChildRole
 from psched.telemetry import emit
 
 

@@ -1,0 +1,38 @@
+"""The base class of a child's work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ChildRole:
+    """The work of a child. This base class does nothing; a dry-run child uses it."""
+
+    def prepare(self) -> None:
+        """Check whether the child can work. Raises ConfigError."""
+
+    def run(self) -> None:
+        """Work in the main thread until the child is stopped or done."""
+
+    def stop(self, immediate: bool, grace: float | None = None) -> None:
+        """Stop after the running tasks; or, if `immediate`, within `grace` seconds.
+
+        Called in the control thread, perhaps several times. Returns immediately.
+        """
+
+    def running(self) -> Sequence[str]:
+        """Return the type of each running task, or its key, for the process title. Callable from any thread."""
+        return ()
+
+    def was_idle(self) -> bool:
+        """Return whether nothing was run since the last call. Only one thread calls this."""
+        return True
+
+    def trouble(self) -> str | None:
+        """Return why the child cannot work now, such as a database that does not answer.
+
+        Callable from any thread.
+        """
+
+    def report_suspects(self) -> None:
+        """Write the started, unsettled tasks into the running table. Each of them may be why the process dies."""
