@@ -20,6 +20,7 @@ from psched.backends.common.rows import (
     with_tag,
 )
 from psched.backends.redis.alert_store import NO_FAILURE, RedisOverdueAlerts, failure_arguments
+from psched.backends.redis.calendars import RedisCalendars
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.counts import RedisScheduleCounts
 from psched.backends.redis.lease_store import (
@@ -30,14 +31,13 @@ from psched.backends.redis.lease_store import (
     new_number,
     refused,
 )
-from psched.backends.redis.ledger import RedisLedger, Run
+from psched.backends.redis.ledger import RedisLedger
 from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_stored_schedule, stored
 from psched.backends.redis.table_setup import RedisTable
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.payload import pack
 from psched.store import RowChange, ScheduleStore, StoreSettings, UnreadRow, only
-from psched.store.calendars import StoredCalendar
 from psched.store.ledger import (
     ADD,
     DELETE,
@@ -298,25 +298,3 @@ def _as_seen(seen: ScheduleRow) -> list[Argument]:
     """
     due: Argument = "" if seen.status == _RUNNING else milliseconds(seen.next_run_time)
     return [seen.version, seen.status, milliseconds(seen.next_time), due]
-
-
-class RedisCalendars:
-    """Implements `Calendars`: the hash `calendars` of a table of schedules."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def all(self) -> list[StoredCalendar]:
-        found = self._run("calendars")
-        return sorted(_read_calendar(name, text) for name, text in zip(found[::2], found[1::2], strict=True))
-
-    def get(self, name: str) -> StoredCalendar | None:
-        return next((calendar for calendar in self.all() if calendar.name == name), None)
-
-    def write(self, name: str, seen: int, content: str | None) -> bool:
-        return bool(self._run("write_calendar", name, seen, "" if content is None else content))
-
-
-def _read_calendar(name: bytes, text: bytes) -> StoredCalendar:
-    version, changed, content = text.decode().split(":", 2)
-    return StoredCalendar(name.decode(), int(version), content or None, int(changed) / 1000)
