@@ -16,7 +16,7 @@ from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.compiled_statements import Statement, cached_on_class, execute_text
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
-from psched.backends.sql.ledger import LedgerWriter
+from psched.backends.sql.ledger_writer import LedgerWriter
 from psched.model import NO_OCCURRENCE, Rule, ScheduleRow
 from psched.payload import pack
 from psched.store import RowChange, StoreSettings

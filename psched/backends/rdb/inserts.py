@@ -18,7 +18,7 @@ from psched.backends.sql.compiled_statements import Compilable, Statement, Steps
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, larger_of
 from psched.backends.sql.host_wakeup import notify_host
-from psched.backends.sql.ledger import LedgerWriter
+from psched.backends.sql.ledger_writer import LedgerWriter
 from psched.model import NewTask, ScheduleRow
 from psched.payload import encode_headers, pack
 

@@ -38,7 +38,8 @@ from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.compiled_statements import cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
-from psched.backends.sql.ledger import LEDGER_TABLES, LedgerWriter, SqlLedger
+from psched.backends.sql.ledger import LEDGER_TABLES, SqlLedger
+from psched.backends.sql.ledger_writer import LedgerWriter
 from psched.backends.sql.paging import begins_with, read_pages
 from psched.errors import IdempotentNotFoundError, NotFoundError, OutcomeUnknownError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
