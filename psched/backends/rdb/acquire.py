@@ -3,16 +3,14 @@
 - `ReturningAcquire`: schedules, and a queue's rows without user, on PostgreSQL and SQLite (UPDATE … RETURNING).
 - `SelectingAcquire`: the same rows on MariaDB and MySQL.
 - `FairAcquire` (fair_acquire.py): a queue. Users take turns. For rows without user it uses the classes above.
-- `AcquireCombiner` wraps the acquire of a queue for a process with several threads.
+- `AcquireCombiner` (acquire_combiner.py) wraps the acquire of a queue for a process with several threads.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
@@ -20,15 +18,12 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, Table, bindparam, select
 
-from psched import fork_safety
 from psched.backends.common.rows import BATCH, CLAIMED_OF_TASK, RUNNING
 from psched.backends.rdb.lease_statements import LeaseStatements, TypesShape, constant
 from psched.backends.sql.bulk_statements import column_as_parameter
 from psched.backends.sql.compiled_statements import Statement, cached_on_class
 from psched.backends.sql.dialect import Dialect, now_ms, now_once
-from psched.model import Claim
 from psched.payload import MAX_BATCH_SIZE, count_within
-from psched.store import AcquireOptions
 
 Parameters = dict[str, Any]
 ClaimedRow = Sequence[Any]
@@ -260,86 +255,3 @@ class SelectingAcquire(OrderedAcquire):
 def ordered_acquire(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> OrderedAcquire:
     """Return the `OrderedAcquire` for this database."""
     return (ReturningAcquire if dialect.returning else SelectingAcquire)(dialect, table, statements)
-
-
-Acquire = Callable[[int, AcquireOptions, int], list[Claim]]
-"""Leases rows. Takes the limit, the options, and the number of threads that want the rows."""
-
-
-@dataclass(eq=False)
-class AcquireRequest:
-    """A request of one thread. `answer`: the claims or the error; None until the request is answered."""
-
-    limit: int
-    answer: list[Claim] | Exception | None = None
-
-
-class AcquireCombiner:
-    """`LeaseStore.acquire` for several threads. While one thread acquires, later requests wait and are then combined.
-
-    Requests with equal options are combined up to `BATCH` rows. A single request may want more. The statements that
-    answer a request start after the request, so they see all rows that were due at that time.
-    """
-
-    def __init__(self, acquire: Acquire) -> None:
-        self._acquire = acquire
-        self.reset_after_fork()
-        fork_safety.register_for_fork(self)
-
-    def reset_after_fork(self) -> None:
-        """Forget all requests, because the threads that wait for them exist only in the parent process."""
-        self._changed = threading.Condition()
-        self._requests: dict[AcquireOptions, list[AcquireRequest]] = {}
-        self._busy: set[AcquireOptions] = set()
-
-    def acquire(self, limit: int, kind: AcquireOptions) -> list[Claim]:
-        """Lease up to `limit` rows. If a combined acquire fails, all threads that wait for it raise the error."""
-        mine = AcquireRequest(limit)
-        with self._changed:
-            self._requests.setdefault(kind, []).append(mine)
-            try:
-                self._changed.wait_for(lambda: mine.answer is not None or kind not in self._busy)
-            except BaseException:  # withdraw the request of the interrupted thread
-                if mine in self._requests.get(kind, ()):
-                    self._requests[kind].remove(mine)
-                raise
-            if mine.answer is None:
-                self._busy.add(kind)
-                requests = self._requests.pop(kind)
-        if mine.answer is None:
-            self._acquire_for(kind, requests, mine)
-        if isinstance(mine.answer, Exception):
-            raise mine.answer
-        return mine.answer or []
-
-    def _acquire_for(self, kind: AcquireOptions, requests: list[AcquireRequest], mine: AcquireRequest) -> None:
-        """Acquire for all `requests`. After an interrupt, the requests of other threads are left to the next thread."""
-        limits = [request.limit for request in requests]
-        answers: Sequence[list[Claim] | Exception] = ()
-        try:
-            answers = share_out(self._acquire(max(*limits, min(sum(limits), BATCH), 1), kind, len(requests)), limits)
-        except Exception as error:  # noqa: BLE001 – each thread raises it
-            answers = [error] * len(requests)
-        finally:
-            with self._changed:
-                for request, answer in zip(requests, answers, strict=False):
-                    request.answer = answer
-                if not answers:
-                    others = [request for request in requests if request is not mine]
-                    self._requests[kind] = others + self._requests.get(kind, [])
-                self._busy.discard(kind)
-                self._changed.notify_all()
-
-
-def share_out(claims: list[Claim], limits: Sequence[int]) -> list[list[Claim]]:
-    """Divide the claims into one list for each of `limits`: the lists get a claim in turn, each up to its limit."""
-    if len(limits) == 1:
-        return [claims]
-    shares: list[list[Claim]] = [[] for _ in limits]
-    turns = deque(zip(shares, limits, strict=True))
-    for claim in claims:
-        share, limit = turns.popleft()
-        share.append(claim)
-        if len(share) < limit:
-            turns.append((share, limit))
-    return shares

@@ -25,7 +25,7 @@ from psched.backends.common.rows import (
     read_task,
     storable,
 )
-from psched.backends.rdb.acquire import AcquireCombiner
+from psched.backends.rdb.acquire_combiner import AcquireCombiner
 from psched.backends.rdb.counts import RdbTaskCounts
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from faultlab.sql import connect
-from psched.backends.rdb.acquire import AcquireCombiner
+from psched.backends.rdb.acquire_combiner import AcquireCombiner
 from psched.model import Claim, Lease, TaskRow
 from psched.store import AcquireOptions
 from tests.stores.bench import keys_of
