@@ -200,7 +200,7 @@ def test_types_that_the_application_does_not_route_are_named_at_the_start(host: 
     daemon = host("one", "mail", types=["nomatch"], processors=2).start()
     words = "types: nomatch matches no type that the application routes (mail), so this worker runs no task"
     assert daemon.log.count(f"psched.child.polled_sections: {words}") == 1
-    assert daemon.log.count("pollers: types") == 1, "one child says so for all"
+    assert daemon.log.count("polled_sections: types") == 1, "one child says so for all"
     daemon.end(signal.SIGTERM)
 
 
