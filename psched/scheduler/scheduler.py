@@ -20,8 +20,9 @@ from psched.model import ScheduleRow, TaskFilter
 from psched.payload import encode
 from psched.queue.queue import Queue, storable_task
 from psched.retry_wait import check_wait
+from psched.scheduler.argument_checks import check_positive, checked_name, refuse_options
 from psched.scheduler.function_handlers import Function, check_function, current
-from psched.scheduler.registrations import (
+from psched.scheduler.recurring_tasks import (
     At,
     Every,
     Registration,
@@ -39,7 +40,7 @@ from psched.scheduler.stores import (
     open_scheduler_stores,
     scheduler_settings,
 )
-from psched.scheduler.task_arguments import TaskData, check_positive, checked_name, checked_task_data, refuse_options
+from psched.scheduler.task_data import TaskData, checked_task_data
 from psched.scheduler.threads import SchedulerThreads
 from psched.schedules.schedule import Schedule
 from psched.submit_telemetry import SubmitCall

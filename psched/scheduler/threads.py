@@ -38,9 +38,10 @@ from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.process.run_outcome_log import log_runs
 from psched.process.running_table import RunningTable
-from psched.scheduler.function_handlers import Function, FunctionRouter, OccurrenceRouter
-from psched.scheduler.instance_heartbeat import InstanceRegistry
-from psched.scheduler.registrations import Registration, store_registration, store_registrations
+from psched.scheduler.function_handlers import Function, FunctionRouter
+from psched.scheduler.instance_registry import InstanceRegistry
+from psched.scheduler.occurrence_handler import OccurrenceRouter
+from psched.scheduler.recurring_tasks import Registration, store_registration, store_registrations
 from psched.scheduler.skip_missed import MissedOccurrences
 from psched.scheduler.stores import STATS_RETENTION, OpenStores
 from psched.store.node_registry import NodeProcess

@@ -13,10 +13,9 @@ import pytest
 from psched import Scheduler
 from psched.execution.stop_event import StopEvent
 from psched.model import NewTask, ScheduleRow
-from psched.scheduler.instance_heartbeat import Instance, InstanceRegistry
+from psched.scheduler.instance_registry import INSTANCE, Instance, InstanceRegistry
 from psched.scheduler.skip_missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores
-from psched.scheduler.task_arguments import INSTANCE
 from psched.time_text import local_time
 from tests.scheduler.site import Site
 
@@ -188,8 +187,8 @@ def test_a_heartbeat_row_that_was_deleted_is_created_again(site: Site, new_insta
 def test_the_row_of_an_instance_that_died_long_ago_is_deleted(
     site: Site, new_instance: InstanceRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.scheduler.instance_heartbeat.INTERVAL", 0.1)
-    monkeypatch.setattr("psched.scheduler.instance_heartbeat._CLEANUP_INTERVAL", 5)
+    monkeypatch.setattr("psched.scheduler.instance_registry.INTERVAL", 0.1)
+    monkeypatch.setattr("psched.scheduler.instance_registry._CLEANUP_INTERVAL", 5)
     with instance(site, lease=0.01), instance(site) as alive:
         new_instance.register()
         for _ in range(4):

@@ -17,11 +17,12 @@ from psched.error_messages import one_line
 from psched.errors import NotFoundError
 from psched.execution.periodic_thread import PeriodicThread
 from psched.model import Lease, NewTask, TaskFilter, TaskRow
-from psched.scheduler.task_arguments import INSTANCE
 from psched.store import TaskStore
 
 log = logging.getLogger(__name__)
 
+INSTANCE = "psched.instance"
+"""The task type of the instances' heartbeat rows. This name is reserved."""
 LEASE = 8.0
 """Seconds of the lease that each heartbeat renews. `skip_missed` decides when an instance without a lease counts as
 dead.

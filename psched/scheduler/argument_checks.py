@@ -1,20 +1,14 @@
-"""The data of registrations and tasks, and checks of the arguments that callers give."""
+"""Checks of the arguments that callers give to the methods of a scheduler."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from psched.error_messages import shown
 from psched.keys import check_key
-from psched.model import NewTask
 from psched.retry_wait import check_wait
+from psched.scheduler.instance_registry import INSTANCE
 
-RETRY_TIMEOUT = 60.0
-"""The default number of seconds between a failed run and its retry."""
-INSTANCE = "psched.instance"
-"""The task type of the instances' heartbeat rows. This name is reserved."""
 _MAX_NAME_LENGTH = 200
 """The maximum number of characters of a name. It leaves room for the time in the key of an occurrence's task."""
 _OPTIONS = {
@@ -23,38 +17,6 @@ _OPTIONS = {
 }
 """For each method: the names of schedule-mq's options, with the keywords that psched uses for them."""
 _MILLISECONDS = {"delay", "retryTimeout"}
-
-
-@dataclass(frozen=True, slots=True)
-class TaskData:
-    """The data of one task. `retry_timeout` (seconds) is only used with `retry`."""
-
-    data: Any = None
-    retry: bool = False
-    retry_timeout: float = RETRY_TIMEOUT
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for invalid options. The data is not checked."""
-        if not isinstance(self.retry, bool):
-            raise ValueError(f"retry must be True or False, got {shown(self.retry)}")
-        check_positive("retry_timeout", self.retry_timeout)
-
-    @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> TaskData:
-        return cls(stored.get("data"), stored.get("retry", False), stored.get("retry_timeout", RETRY_TIMEOUT))
-
-    def stored(self) -> dict[str, Any]:
-        options = {"retry": True, "retry_timeout": self.retry_timeout} if self.retry else {}
-        return {"data": self.data, **options}
-
-    def task(self, key: str, name: str, run_at: float | None) -> NewTask:
-        """Return a task with this data. Without `retry`, the task starts at most once, even if its process dies."""
-        return NewTask(key, name, self.stored(), run_at, max_attempts=None if self.retry else 1)
-
-
-def checked_task_data(data: object, retry: bool, retry_timeout: float | None) -> TaskData:
-    """Return the arguments as `TaskData`. A `retry_timeout` of None means the default. Raises ValueError."""
-    return TaskData(data, retry, RETRY_TIMEOUT if retry_timeout is None else retry_timeout)
 
 
 def refuse_options(method: str, name: str, given: object) -> None:
