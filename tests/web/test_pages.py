@@ -284,7 +284,7 @@ def test_a_mistake_of_psched_is_an_error_with_a_traceback_in_the_log(
         raise ValueError("max() arg is an empty sequence")
 
     monkeypatch.setattr(TaskInsight, "page", fail)
-    monkeypatch.setattr("psched.web.pages.what_if._read", fail)
+    monkeypatch.setattr("psched.web.pages.simulated_outage._read", fail)
     answer = visit().get(path)
     assert (answer.status_code, "empty sequence" in answer.text) == (500, False)
     [record] = [each for each in caplog.records if each.exc_info]

@@ -15,9 +15,9 @@ from psched.web.pages import (
     now,
     proof,
     schedules,
+    simulated_outage,
     tasks,
     week,
-    what_if,
     yesterday,
 )
 from psched.web.shared_state import SharedState
@@ -32,7 +32,7 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/week": week.week,
     "/yesterday": yesterday.yesterday,
     "/proof": proof.proof,
-    "/what-if": what_if.what_if,
+    "/what-if": simulated_outage.simulated_outage,
     "/queue": tasks.queue,
     "/tasks": tasks.tasks,
     "/task": tasks.task,

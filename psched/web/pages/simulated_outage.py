@@ -55,18 +55,18 @@ class _Answer:
     affected_count: int
 
 
-def what_if(request: Request, shared: SharedState) -> Response:
+def simulated_outage(request: Request, shared: SharedState) -> Response:
     table, given = schedules_of(shared), request.query_params
     snapshot: Snapshot = request.state.status.snapshot
     form = _form(given, snapshot)
     shown: dict[str, Any] = {"form": form, "followed": _FOLLOWED, "answer": None, "problem": "", "now": snapshot.taken}
     if "begin" not in given:
-        return page(request, "what_if.html", **shown)
+        return page(request, "simulated_outage.html", **shown)
     try:
         question = _read(form, snapshot.taken)
         answer = shared.slow_answer(("what if", question), _KEPT, lambda: _ask(table, question))
     except InvalidValueError as error:
-        return page(request, "what_if.html", HTTPStatus.BAD_REQUEST, **shown | {"problem": one_line(error)})
+        return page(request, "simulated_outage.html", HTTPStatus.BAD_REQUEST, **shown | {"problem": one_line(error)})
     if answer is None:
         return page(request, "computing.html", title="What if", headers={"Refresh": "1"})
     found = answer.found
@@ -76,7 +76,7 @@ def what_if(request: Request, shared: SharedState) -> Response:
         "starts": columns([_starts(hour) for hour in found.hours]),
         "busy": columns([_busy(hour) for hour in found.hours], least=found.workers),
     }
-    return page(request, "what_if.html", **shown)
+    return page(request, "simulated_outage.html", **shown)
 
 
 def _form(given: Mapping[str, str], snapshot: Snapshot) -> Mapping[str, str]:
