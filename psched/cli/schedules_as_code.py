@@ -28,6 +28,7 @@ from psched.model import NewSchedule, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.schedules_file.definition_differences import definition_of
+from psched.schedules_file.effect_on_runs import DAYS, Effect, RunTimes
 from psched.schedules_file.plan import (
     ADD,
     DELETE,
@@ -42,7 +43,6 @@ from psched.schedules_file.plan import (
 from psched.schedules_file.plan_file import plan_object, read_plan
 from psched.schedules_file.reader import options, parse_schedules
 from psched.schedules_file.rollback import rollback_to_time, rollback_to_version
-from psched.schedules_file.run_times import DAYS, Effect, RunTimes
 from psched.schedules_file.writer import duration, schedules_text
 
 CHANGES = 3

@@ -13,7 +13,7 @@ from psched.schedules.collection import ScheduleCollection
 from psched.schedules.rule_change import redefined
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.schedules_file.definition_differences import OptionDifference, definition_of, differences
-from psched.schedules_file.run_times import NO_EFFECT, Effect, PlannedCrowdedMinute, RunTimeComparison
+from psched.schedules_file.effect_on_runs import NO_EFFECT, Effect, PlannedCrowdedMinute, RunTimeComparison
 from psched.store import RowChange, UnreadRow
 from psched.time_text import local_time
 

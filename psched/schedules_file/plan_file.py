@@ -14,8 +14,8 @@ from psched.keys import check_key
 from psched.model import NewSchedule
 from psched.payload import object_of
 from psched.schedules.validation import check_distinct
+from psched.schedules_file.effect_on_runs import RunTimes
 from psched.schedules_file.plan import ADD, DELETE, MODIFY, Plan, PlannedChange
-from psched.schedules_file.run_times import RunTimes
 from psched.time_text import local_datetime
 
 FORMAT = 1

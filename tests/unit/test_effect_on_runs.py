@@ -8,7 +8,7 @@ import pytest
 
 from psched.model import Rule, ScheduleRow
 from psched.schedules import rule_occurrences
-from psched.schedules_file.run_times import SPAN, RunTimeComparison
+from psched.schedules_file.effect_on_runs import SPAN, RunTimeComparison
 
 NOW = 1_795_424_400.5  # 2026-11-23 09:00 UTC
 
