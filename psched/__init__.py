@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from psched.retry_wait import backoff
     from psched.scheduler import Scheduler, create_scheduler
     from psched.schedules.collection import ScheduleCollection
-    from psched.schedules.schedule import Schedule
+    from psched.schedules.schedule_handle import Schedule
     from psched.task import Task
 
 __all__ = [
@@ -136,7 +136,7 @@ _LAZY = {
     "psched.retry_wait": ("backoff",),
     "psched.scheduler": ("Scheduler", "create_scheduler"),
     "psched.schedules.collection": ("ScheduleCollection",),
-    "psched.schedules.schedule": ("Schedule",),
+    "psched.schedules.schedule_handle": ("Schedule",),
     "psched.task": ("Task",),
 }
 """Names that are imported on first use, grouped by module."""

@@ -26,7 +26,7 @@ from psched.cli.option_types import MOMENT, When, count, seconds
 from psched.cli.options import WIDE, Chosen, common_options
 from psched.error_line import error_summary
 from psched.model import ScheduleRow
-from psched.schedules.schedule_state import FAILING, RUNNING
+from psched.schedules.derived_state import FAILING, RUNNING
 from psched.store.ledger import BACKFILL, KeptOutput, LedgerRow
 from psched.time_text import local_time
 

@@ -43,8 +43,8 @@ from psched.model import CATCH_UP, NEVER, OVERLAP, Policy, ScheduleRow
 from psched.retry_wait import Backoff
 from psched.schedule_options import LONGEST_SPREAD
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.schedule import Schedule
-from psched.schedules.schedule_state import RUNNING, ScheduleState, StateWord
+from psched.schedules.derived_state import RUNNING, ScheduleState, StateWord
+from psched.schedules.schedule_handle import Schedule
 from psched.schedules.validation import LONGEST_DELAY, RULE_OPTIONS
 from psched.time_text import span
 

@@ -19,7 +19,7 @@ from psched.insight.why_waiting import worker_hint
 from psched.model import ScheduleRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.schedule_state import BROKEN, LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
+from psched.schedules.derived_state import BROKEN, LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
 from psched.schedules.settlement import with_rule_problem
 from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node, tz_difference, version_difference

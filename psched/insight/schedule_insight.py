@@ -29,8 +29,8 @@ from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Verdict
 from psched.schedules.backfills import BackfillState, ledger_keys, with_backfill
 from psched.schedules.collection import ScheduleCollection
+from psched.schedules.derived_state import ScheduleState, StateWord
 from psched.schedules.modification import Changes, Modification
-from psched.schedules.schedule_state import ScheduleState, StateWord
 from psched.schedules.validation import check_times
 from psched.store.counts import RuleUse
 from psched.store.ledger import Change, KeptOutput, LedgerFilter, LedgerRow

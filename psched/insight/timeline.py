@@ -9,7 +9,7 @@ from itertools import islice
 from psched.insight.nodes import NodeState
 from psched.insight.troubled_runs import BATCH, due_time
 from psched.model import ScheduleRow
-from psched.schedules.schedule_state import RUNNING, WAITING, failed_attempts
+from psched.schedules.derived_state import RUNNING, WAITING, failed_attempts
 from psched.store.ledger import PAUSED, SKIPPED, Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 MOST_RUNS = 3000

@@ -42,7 +42,7 @@ from psched.scheduler.stores import (
 )
 from psched.scheduler.task_data import TaskData, checked_task_data
 from psched.scheduler.threads import SchedulerThreads
-from psched.schedules.schedule import Schedule
+from psched.schedules.schedule_handle import Schedule
 from psched.submit_telemetry import SubmitCall
 from psched.task import Task
 

@@ -33,8 +33,8 @@ from psched.schedules.backfill_spans import (
     uncovered,
     without,
 )
-from psched.schedules.schedule import Schedule
-from psched.schedules.schedule_state import FAILING, PAUSED, RETRYING, RUNNING, WAITING, failed_attempts
+from psched.schedules.derived_state import FAILING, PAUSED, RETRYING, RUNNING, WAITING, failed_attempts
+from psched.schedules.schedule_handle import Schedule
 from psched.schedules.skip_policy import TOO_LATE
 from psched.schedules.validation import check_enqueued_key
 from psched.store import RowChange, ScheduleStore

@@ -16,7 +16,7 @@ from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.keys import check_key
 from psched.model import Calendar
 from psched.schedule_options import checked_calendar
-from psched.schedules.schedule import Schedule
+from psched.schedules.schedule_handle import Schedule
 from psched.schedules.validation import named_calendar, no_calendar
 from psched.store import ScheduleStore
 from psched.store.calendars import Calendars

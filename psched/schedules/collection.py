@@ -30,9 +30,7 @@ from psched.schedules.audit_reader import AuditedSchedule, AuditReader
 from psched.schedules.audit_result import Verdict
 from psched.schedules.backfills import BackfillCollection, ledger_keys, with_backfill
 from psched.schedules.calendar_collection import CalendarCollection
-from psched.schedules.ledger_audit import GRACE, AuditScope
-from psched.schedules.schedule import Schedule
-from psched.schedules.schedule_state import (
+from psched.schedules.derived_state import (
     DUE,
     ENDED,
     FAILING,
@@ -48,6 +46,8 @@ from psched.schedules.schedule_state import (
     overdue_after,
     state_of,
 )
+from psched.schedules.ledger_audit import GRACE, AuditScope
+from psched.schedules.schedule_handle import Schedule
 from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_rule_problem
 from psched.schedules.validation import Terms, check_distinct, check_times, new_rows, warn_of_step, warn_of_written
 from psched.store import CONNECTIONS, ScheduleStore, TaskStore

@@ -26,8 +26,8 @@ from psched.model import NEVER, ScheduleRow
 from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Kind, Verdict, Why
 from psched.schedules.backfill_audit import LastRun, PartRecords, judge_backfills
+from psched.schedules.derived_state import LEASED, RUNNING, failed_attempts
 from psched.schedules.pause_and_run_now import MOST_SECONDS_AHEAD
-from psched.schedules.schedule_state import LEASED, RUNNING, failed_attempts
 from psched.schedules.skip_policy import OVERLAPPING, SUPERSEDED, TOO_LATE, came_due_during, lateness_bound
 from psched.store.ledger import (
     ADD,

@@ -8,7 +8,7 @@ import pytest
 
 from psched.queue.queue import Queue, QueuedTask
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.schedule import Schedule
+from psched.schedules.schedule_handle import Schedule
 
 _WITHOUT = {"poll", "poll_multi", "preempt", "check", "state", "submit_to", "submit_sql", "of_type", "candidates"} | {
     "rows_of",

@@ -23,7 +23,7 @@ from psched.contrib.django.models import Schedule, Task
 from psched.error_line import error_summary
 from psched.errors import ConfigError, NotFoundError, ScheduleError
 from psched.model import TASK_STATUSES, ScheduleRow, TaskRow
-from psched.schedules.schedule_state import StateWord
+from psched.schedules.derived_state import StateWord
 
 _PAGE = 100
 """The maximum number of rows of one page."""

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from psched.config import Section
 from psched.error_messages import ESCAPES
 from psched.queue.queue import QueuedTask
-from psched.schedules.schedule import Schedule
+from psched.schedules.schedule_handle import Schedule
 from psched.store import LeaseStore
 from psched.web.access import Access, RefusedError
 from psched.web.rendering import path

@@ -18,7 +18,7 @@ from psched.insight import Page, ScheduleInsight
 from psched.model import Policy, Rule, ScheduleRow
 from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Verdict
-from psched.schedules.schedule_state import ScheduleState, StateWord
+from psched.schedules.derived_state import ScheduleState, StateWord
 from psched.store.ledger import Change, LedgerRow
 from psched.time_text import local_time
 from psched.web.charts import columns

@@ -7,7 +7,7 @@ import pytest
 from psched.insight import ScheduleInsight
 from psched.model import NO_OCCURRENCE, LeaseTimes
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.schedule_state import StateWord
+from psched.schedules.derived_state import StateWord
 from psched.store import ScheduleStore
 
 ONCE = "@at 2020-09-13T12:26:40"

@@ -8,7 +8,7 @@ import pytest
 
 from psched.model import Rule, ScheduleRow
 from psched.retry_wait import Backoff
-from psched.schedules.schedule_state import overdue_after, state_of
+from psched.schedules.derived_state import overdue_after, state_of
 from psched.time_text import span
 
 NOW = 1_600_000_000.0
