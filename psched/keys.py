@@ -1,4 +1,4 @@
-"""The keys of rows: the check of a key, and keys that contain another key, such as those of backfills."""
+"""The keys of rows: the checks of keys and owners, and keys that contain another key, such as those of backfills."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ def check_characters(name: str, text: str) -> None:
             f"{name} contains a character that cannot be stored, U+{ord(half[0]):X}, which is half of a surrogate "
             f"pair; was it read from bytes that are not UTF-8? {shown(text)}"
         )
+
+
+def check_owner(owner: object) -> str | None:
+    """Return `owner`. Raises ValueError unless it is None, or text of 1 to 255 characters."""
+    return None if owner is None else check_key(owner, "owner")
 
 
 def type_from_key(key: str) -> str:

@@ -7,43 +7,25 @@ names all options. Each option has a check, which runs when a value is given and
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
-from datetime import date
 from functools import lru_cache
 from typing import Any, cast
 
+from psched.calendar_check import checked_calendar
 from psched.error_messages import InvalidValueError, did_you_mean, shown
 from psched.keys import check_characters, check_key
 from psched.model import OVERLAP, Backfill, Calendar, Policy, Rule
 from psched.retry_wait import Backoff, check_attempts, check_wait
+from psched.time_check import LAST_TIME, check_time
 
 LONGEST_DESCRIPTION = 2000
 """The maximum number of characters of a description."""
 MOST_TAGS = 50
 LONGEST_SPREAD = 7 * 86400
 """The largest `spread`, in seconds."""
-LAST_TIME = 253_402_300_800
-"""Unix seconds at the end of the year 9999."""
 LONGEST_TAG = 100
 """The maximum number of characters of a tag."""
-
-
-def check_time(name: str, time: object) -> float:
-    """Return `time`. Raises ValueError unless it is unix seconds in the years 1970 to 9999."""
-    if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < LAST_TIME:
-        hint = "; convert a datetime that has a zone with int(when.timestamp())" if isinstance(time, date) else ""
-        raise InvalidValueError(
-            f"{name} must be unix seconds, a number from 0 to {LAST_TIME - 1} (the years 1970 to 9999), "
-            f"got {shown(time)}{hint}"
-        )
-    return time
-
-
-def check_owner(owner: object) -> str | None:
-    """Return `owner`. Raises ValueError unless it is None, or text of 1 to 255 characters."""
-    return None if owner is None else check_key(owner, "owner")
 
 
 def _check_description(text: object) -> str | None:
@@ -128,47 +110,8 @@ def _check_on_failure(name: object) -> str | None:
     return None if name is None else check_key(name, "on_failure")
 
 
-WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-MOST_DATES = 1000
-"""The maximum number of dates in one calendar."""
 MOST_CALENDARS = 10
 """The maximum number of calendars that one schedule can exclude."""
-
-
-def checked_calendar(name: str, version: int, days: object) -> Calendar:
-    """Return a calendar with these dates and weekdays. Raises ValueError."""
-    check_key(name, "the name of a calendar")
-    if isinstance(days, str) or not isinstance(days, Iterable):
-        raise InvalidValueError(
-            f"the days of a calendar must be a list such as ['2026-12-25', 'sun'], got {shown(days)}"
-        )
-    dates, weekdays = set[str](), set[str]()
-    for day in days:
-        text = day.isoformat() if isinstance(day, date) else day
-        word = text.lower() if isinstance(text, str) else ""
-        if word in WEEKDAYS:
-            weekdays.add(word)
-        elif _DATE.fullmatch(word) and _is_date(word):
-            dates.add(word)
-        else:
-            raise InvalidValueError(
-                f"the calendar {name!r} has the day {shown(day)}; expected a date such as 2026-12-25, or a weekday: "
-                f"{', '.join(WEEKDAYS)}"
-            )
-    if len(dates) > MOST_DATES:
-        raise InvalidValueError(f"the calendar {name!r} has {len(dates)} dates; expected at most {MOST_DATES}")
-    return Calendar(name, version, tuple(sorted(dates)), tuple(sorted(weekdays, key=WEEKDAYS.index)))
-
-
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
-
-
-def _is_date(text: str) -> bool:
-    try:
-        date.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_exclude(calendars: object) -> tuple[Calendar, ...]:

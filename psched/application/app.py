@@ -16,9 +16,9 @@ from psched.application.schedule_declarations import Declaration, check_names, c
 from psched.application.task_function import TaskFunction, TaskFunctionWithRun, TypeOptions
 from psched.error_messages import shown
 from psched.errors import ConfigError, UnstorableResultError
+from psched.keys import check_owner
 from psched.queue.queue import Queue, check_priority
 from psched.retry_wait import Backoff, check_attempts, check_wait
-from psched.schedule_options import check_owner
 from psched.schedules.validation import Terms
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.store.type_filter import Pattern, matches

@@ -30,7 +30,7 @@ from psched.importers.host_timezone import host_timezone
 from psched.importers.kubernetes_cronjobs import read_cronjobs
 from psched.importers.schedules_yaml import schedules_yaml
 from psched.importers.systemd_timers import read_timers
-from psched.schedule_options import check_owner
+from psched.keys import check_owner
 
 F = TypeVar("F", bound=Callable[..., Any])
 

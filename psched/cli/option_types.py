@@ -15,7 +15,7 @@ import click
 
 from psched.error_messages import shown
 from psched.retry_wait import MAX_COUNT, MAX_SECONDS, Backoff
-from psched.schedule_options import LAST_TIME
+from psched.time_check import LAST_TIME
 from psched.time_text import parse_seconds
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE)

@@ -8,11 +8,11 @@ from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
 
+from psched.calendar_check import checked_calendar
 from psched.cron.zones import change_between, load_zone, offset_at
 from psched.errors import ConfigError
 from psched.importers.entries import Definition, Following
 from psched.model import NO_OCCURRENCE, Rule
-from psched.schedule_options import checked_calendar
 from psched.schedules import rule_occurrences
 from psched.schedules_file.declared import FORMS
 

@@ -14,10 +14,10 @@ from psched.cron import CronDialect
 from psched.error_messages import did_you_mean, shown
 from psched.errors import AlreadyExistsError, NotFoundError
 from psched.model import Policy, Rule, ScheduleRow
-from psched.schedule_options import check_time
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.modification import Changes, Modification
 from psched.schedules.validation import OccurrenceTerms, Terms, checked_policy, checked_rule, warn_of_step
+from psched.time_check import check_time
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from psched.error_messages import shown
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.keys import BACKFILL_PREFIX, MAX_KEY_LENGTH, backfill_key, backfill_of, check_key, is_backfill_key
 from psched.model import NO_OCCURRENCE, ScheduleFilter, ScheduleRow, Span
-from psched.schedule_options import check_time
 from psched.schedules import rule_occurrences
 from psched.schedules.backfill_spans import (
     MOST_SPANS,
@@ -39,6 +38,7 @@ from psched.schedules.skip_policy import TOO_LATE
 from psched.schedules.validation import check_enqueued_key
 from psched.store import RowChange, ScheduleStore
 from psched.store.ledger import FAILED, SKIPPED, Ledger, LedgerFilter, LedgerRow
+from psched.time_check import check_time
 from psched.time_text import local_time
 
 BackfillMode = Literal["missing", "failed", "all"]

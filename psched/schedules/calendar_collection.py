@@ -11,11 +11,11 @@ import json
 from collections.abc import Iterable, Iterator
 from datetime import date
 
+from psched.calendar_check import checked_calendar
 from psched.cron import CronDialect
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.keys import check_key
 from psched.model import Calendar
-from psched.schedule_options import checked_calendar
 from psched.schedules.schedule_handle import Schedule
 from psched.schedules.validation import named_calendar, no_calendar
 from psched.store import ScheduleStore

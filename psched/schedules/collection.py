@@ -24,7 +24,6 @@ from psched.keys import backfill_of, check_key
 from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
 from psched.payload import pack
 from psched.retry_wait import check_attempts, check_wait
-from psched.schedule_options import check_time
 from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_reader import AuditedSchedule, AuditReader
 from psched.schedules.audit_result import Verdict
@@ -52,6 +51,7 @@ from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_r
 from psched.schedules.validation import Terms, check_distinct, check_times, new_rows, warn_of_step, warn_of_written
 from psched.store import CONNECTIONS, ScheduleStore, TaskStore
 from psched.store.ledger import KeptOutput, Ledger, LedgerFilter, LedgerRow
+from psched.time_check import check_time
 
 _FAILING = 1000
 """The maximum number of failing schedules in one list."""

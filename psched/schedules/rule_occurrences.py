@@ -10,12 +10,12 @@ from datetime import date, datetime, timedelta
 from functools import lru_cache
 
 from psched import cron
+from psched.calendar_check import WEEKDAYS
 from psched.cron import CronDialect
 from psched.cron.expression import parse
 from psched.cron.occurrences import matches, next_match, note_of
 from psched.cron.zones import load_zone, offset_of_wall
 from psched.model import NO_OCCURRENCE, Calendar, Rule
-from psched.schedule_options import WEEKDAYS
 
 _MOST_EXCLUDED = 20_000
 """If the calendars exclude this many matching days in a row, the rule is taken to have no further occurrence."""

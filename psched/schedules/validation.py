@@ -14,9 +14,10 @@ from operator import attrgetter
 from typing import Any, TypedDict, TypeVar
 
 from psched import cron
+from psched.calendar_check import checked_calendar
 from psched.error_messages import InvalidValueError, did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.keys import BACKFILL_PREFIX, MAX_KEY_LENGTH, check_key, enqueued_key
+from psched.keys import BACKFILL_PREFIX, MAX_KEY_LENGTH, check_key, check_owner, enqueued_key
 from psched.model import (
     CATCH_UP,
     NEVER,
@@ -32,10 +33,11 @@ from psched.model import (
 )
 from psched.payload import object_of
 from psched.retry_wait import Backoff, check_attempts, check_wait
-from psched.schedule_options import OPTIONS, check_owner, check_time, checked_calendar
+from psched.schedule_options import OPTIONS
 from psched.schedules import rule_occurrences
 from psched.store import ScheduleStore
 from psched.store.calendars import Calendars, StoredCalendar
+from psched.time_check import check_time
 from psched.time_text import local_time
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from psched.backends.sql.dialect import now_ms
 from psched.cron.zones import load_zone
 from psched.error_messages import shown
 from psched.errors import NotSupportedError
-from psched.schedule_options import check_time
+from psched.time_check import check_time
 from psched.time_text import parse_seconds
 
 Moment = str | datetime | float

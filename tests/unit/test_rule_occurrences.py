@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched import cron
+from psched.calendar_check import checked_calendar
 from psched.cron.zones import load_zone
 from psched.errors import ConfigError
 from psched.model import NO_OCCURRENCE, Rule, ScheduleRow, spread_offset
-from psched.schedule_options import checked_calendar
 from psched.schedules import rule_occurrences
 from psched.schedules.validation import checked_rule
 
