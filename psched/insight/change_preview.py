@@ -12,21 +12,21 @@ from psched.model import NEVER, ScheduleRow
 from psched.schedules import rule_occurrences
 
 SPAN = 7 * 86400
-"""Seconds from now in which runs are compared."""
+"""Runs of this many seconds from now on are compared."""
 _MOST = 5000
 """The maximum number of runs of each definition that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePreview:
-    """The effect of a change that was not made yet. All times are unix seconds.
+    """The effect that a change of a schedule would have. All times are unix seconds.
 
     `before`, `after`: the row before and after the change.
 
-    `gained`: starts that only the changed schedule has. `lost`: starts that only the unchanged schedule has. Both are
-    from now to `until`, which is in 7 days, or earlier if one of the definitions has more than 5,000 runs in this time.
-    `kept`: the number of runs that both have. `runs_at_once`: whether the change makes the schedule due. A paused
-    schedule is treated as resumed.
+    `gained`: the times of runs that only the changed schedule has. `lost`: the times of runs that only the unchanged
+    schedule has. `kept`: the number of runs that both have. `until`: runs from now to this time are compared. It is in
+    7 days, or earlier if there are more than 5,000 runs before or after the change. `runs_at_once`: whether the change
+    makes the schedule due. A paused schedule is treated as resumed.
     """
 
     before: ScheduleRow

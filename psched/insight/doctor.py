@@ -1,4 +1,4 @@
-"""The checks of `psched doctor` as data: the configuration and the database of a worker."""
+"""The checks of `psched doctor`, which examine the configuration and the database. Each yields findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_OVERDUE = 20  # the maximum number of occurrences that are listed
 _NAMED = 3
 """The maximum number of hooks or schedules that one finding names."""
 _TABLE = "table"
-"""The subject of the finding about the usability of the tables."""
+"""The subject of the finding that says whether the tables can be used."""
 
 Collection = ScheduleCollection | Queue
 Checks = Callable[[Collection], Iterable[Finding]]
@@ -107,9 +107,9 @@ def clock_finding(store: LeaseStore) -> Finding:
 
 
 def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Iterator[Finding]:
-    """Yield findings about the live workers, and about types that have due rows, but that no live worker routes.
+    """Yield findings about the live nodes, and about types that have due rows, but that no live node acquires.
 
-    `workers`: None if the store does not record workers; then there are no findings.
+    `workers`: the live nodes; None if the store does not record nodes. Then there are no findings.
     """
     if workers is None:
         return
@@ -149,7 +149,7 @@ def hook_findings(section: Section, schedules: ScheduleCollection) -> Iterator[F
 
 
 def broken_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
-    """Yield a finding if psched cannot run some schedules. Reads all schedules: 100,000 take 3 s."""
+    """Yield a finding if there are schedules that psched cannot run. Reads all schedules: 100,000 take 3 s."""
     broken = schedules.list(state=BROKEN)
     named = [f"{row.key!r} ({row.problem})" for row in islice(broken, _NAMED)]
     if not named:
@@ -175,7 +175,7 @@ def _node_findings(nodes: Sequence[Node]) -> Iterator[Finding]:
 def _overdue_findings(schedules: ScheduleCollection, nodes: Sequence[Node] | None) -> Iterator[Finding]:
     """Yield a finding for each occurrence that is late by more than `overdue_after` or its schedule's `alert_after`.
 
-    `nodes`: the nodes that run; None if they are unknown.
+    `nodes`: the live nodes; None if they are unknown.
     """
     now = schedules.store.now()
     late = list(_late(schedules))
@@ -206,7 +206,7 @@ def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
 
 
 def _lateness(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | None) -> tuple[str, str | None]:
-    """Return a sentence about an overdue occurrence, and the remedy. `nodes`: the live workers; None: unknown."""
+    """Return a sentence about an overdue occurrence, and the remedy. `nodes`: the live nodes; None: unknown."""
     error = "" if row.last_error is None else f"; the last error: {error_summary(row.last_error)}"
     lateness = span(state.lateness)
     what = f"{row.key!r} (type {row.type!r}): its occurrence of {local_time(row.next_time)} is {lateness} late"

@@ -16,7 +16,7 @@ from psched.store.counts import RuleUse
 
 HOUR = 3600
 _EXAMPLES = 3
-"""The number of schedules of each type, with different rules, whose last runs are averaged."""
+"""The last runs of this many schedules of each type are averaged. These schedules have different rules."""
 _MOST_LISTED = 60
 """Up to this number of occurrences per hour, listing them is cheaper than counting them by arithmetic."""
 _MEASURED = 100
@@ -127,7 +127,7 @@ def starts_per_hour(rule: Rule, delay: float, begin: int, hours: int, dialect: C
 
     `delay`: seconds from an occurrence to its run.
 
-    Raises ConfigError.
+    Raises ConfigError if the rule is not valid.
     """
     first = begin - math.floor(delay)  # a time of occurrences, not of runs
     last = first + hours * HOUR - 1
@@ -142,7 +142,7 @@ def starts_per_hour(rule: Rule, delay: float, begin: int, hours: int, dialect: C
 
 
 def short_number(value: float) -> str:
-    """Return a number as text of at most four characters, such as `12`, `0.3` or `15k`; a dot for 0."""
+    """Return a number as text of at most four characters, such as `12`, `0.3` or `15k`; `·` for 0."""
     if value == 0:
         return "·"
     for unit, size, least in (("M", 1_000_000, 999_500), ("k", 1000, 1000)):  # from 999,500 on, k would be 1000k

@@ -22,11 +22,11 @@ from psched.store.node_registry import Node
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The numbers of rows by state (see `TableCounts.counts`), and the live workers.
+    """The numbers of rows by state (see `TableCounts.counts`), and the live nodes.
 
     The numbers of a section that the configuration does not have are empty.
 
-    `overdue`: whether schedules are late now. `ScheduleInsight.overdue` returns the first of them.
+    `overdue`: whether any schedule is late now; see `ScheduleInsight.overdue`.
     """
 
     schedules: Mapping[str, Counted]
@@ -73,14 +73,14 @@ class Insight:
         )
 
     def nodes(self) -> list[NodeState]:
-        """Return the workers of all sections and the tasks that they run.
+        """Return the nodes of all sections, with the tasks that they run.
 
-        Includes workers that vanished in the last day.
+        Includes nodes that vanished in the last day.
         """
         return merged(node for part in self._parts for node in part.known_nodes() or ())
 
     def doctor(self) -> list[Finding]:
-        """Return the findings of `psched doctor`, without the checks of the application and of writing to tables.
+        """Return the findings of `psched doctor`, except those about the application and about writing to tables.
 
         An unreachable database is one of the findings.
         """

@@ -1,4 +1,4 @@
-"""The nodes whose workers use the same tables: where they run, and the tasks that each of their processes runs."""
+"""The nodes that use the same tables: on which host each runs, and the tasks that its processes run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from psched.store.type_filter import TypeFilter
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A host's master, or a process with an embedded scheduler, with all its sections.
+    """The state of a node, in all its sections together.
 
-    `age`: seconds since its last report. `vanished`: whether its reports ended without a normal stop. `clock_offset`:
-    the node's clock minus the database's clock, in seconds. `sections`: the types that the node acquires in each
-    section. `processes`: the node's processes and their runs at the last report. `started`, and `since`
-    of a run, are unix seconds on the database's clock.
+    `age`: seconds since the last report of the node. `vanished`: whether the reports ended without a normal stop.
+    `clock_offset`: the node's clock minus the database's clock, in seconds. `sections`: the types that the node
+    acquires in each section. `processes`: the node's processes and their runs at the last report. `started`, and
+    `since` of a run, are unix seconds on the database's clock.
     """
 
     name: str
@@ -34,7 +34,7 @@ class NodeState:
 
 
 def live_workers(store: LeaseStore) -> Sequence[Node]:
-    """Return the live workers of a table; an empty sequence if the store does not record workers."""
+    """Return the live nodes of a table; an empty sequence if the store does not record nodes."""
     return () if store.nodes is None else store.nodes.alive()
 
 
@@ -55,7 +55,7 @@ def merged(nodes: Iterable[Node]) -> list[NodeState]:
 
 
 def _processes(parts: list[Node]) -> Iterator[NodeProcess]:
-    """Yield the processes of a node from its records. Leaves out vanished sections of a live node."""
+    """Yield the processes of a node from its records. If the node is alive, leave out its vanished sections."""
     is_alive = any(not part.has_vanished for part in parts)
     return (process for part in parts if not (is_alive and part.has_vanished) for process in part.processes)
 

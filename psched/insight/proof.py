@@ -15,7 +15,7 @@ from psched.schedules.audit_result import Kind, Verdict, as_object
 from psched.schedules.collection import ScheduleCollection
 
 _LONGEST = 4.0
-"""When a page has taken this many seconds, no further audit begins, and the page ends."""
+"""Seconds after which no further audit of a page begins. The page then ends early."""
 LONGEST_AUDIT = 20.0
 """The audit of one schedule ends after this many seconds."""
 
@@ -50,12 +50,12 @@ class ProofPage:
 
     @property
     def is_proved(self) -> bool:
-        """Whether the page has a schedule, and no audit has a violation. An unknown verdict is a violation, too."""
+        """Whether the page has a schedule, and no audit has a violation. An unknown verdict counts as a violation."""
         return bool(self.proofs) and not any(each.verdict.violations for each in self.proofs)
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of a text with a line for each audit: the SHA-256 of its evidence."""
+        """The SHA-256 of a text with one line for each audit. A line is the SHA-256 of the audit's evidence."""
         return hashlib.sha256("".join(f"{each.evidence.sha256}\n" for each in self.proofs).encode()).hexdigest()
 
     def as_object(self) -> dict[str, Any]:
@@ -90,9 +90,9 @@ def timed_audits(
     late: float | None = None,
     keep: bool = False,
 ) -> Iterator[Proof]:
-    """Yield the audits of schedules, each of up to `LONGEST_AUDIT` seconds.
+    """Yield the audits of schedules. Each audit takes up to `LONGEST_AUDIT` seconds.
 
-    If an audit would take longer, its verdict is unknown, and it has no evidence.
+    An audit that would take longer has an unknown verdict, and no evidence.
     """
     audits = schedules.audits_with_evidence(keys, since, until, late=late, keep=keep, seconds=LONGEST_AUDIT)
     for key, verdict, evidence in audits:

@@ -37,7 +37,7 @@ from psched.store.ledger import Change, KeptOutput, LedgerFilter, LedgerRow
 from psched.time_text import local_time
 
 _RUNS = 20
-"""The maximum number of runs, next occurrences and versions of one schedule."""
+"""The maximum number of runs, next occurrences and versions of one schedule that are returned."""
 MOST_SIMULATED = 3_000_000
 """The maximum number of occurrences in one simulation. With so many, a simulation takes about a minute."""
 _LONGEST_SIMULATION = 10
@@ -126,7 +126,7 @@ class ScheduleInsight(TableInsight):
         tag: str | None = None,
         after: Place | None = None,
     ) -> Iterator[tuple[ScheduleRow, ScheduleState]]:
-        """Yield all schedules after `after` that pass the filter, by due time; see `ScheduleCollection.list`."""
+        """Yield all schedules after `after` that have these properties, by due time; see `ScheduleCollection.list`."""
         now = self._store.now()
         rows = self._schedules.list(type=type, state=state, prefix=prefix, owner=owner, tag=tag, after=after)
         return ((row, self._schedules.state(row, now)) for row in rows)
@@ -209,11 +209,11 @@ class ScheduleInsight(TableInsight):
         return dict.fromkeys(keys, ()) if ledger is None else ledger.last_rows(keys, last)
 
     def audit(self, since: int, until: int, keys: Sequence[str] | None = None) -> Iterator[Verdict]:
-        """Yield the audit of each schedule (or of `keys`) from the ledger; see `ScheduleCollection.audit`."""
+        """Yield the audit of each schedule (or each of `keys`) from the ledger; see `ScheduleCollection.audit`."""
         return self._schedules.audit(since, until, keys=keys)
 
     def verdict(self, key: str, since: int, until: int) -> Verdict:
-        """Return the audit of one schedule from the ledger. After 20 s, the verdict is unknown.
+        """Return the audit of one schedule from the ledger. An audit that takes more than 20 s has an unknown verdict.
 
         Raises NotSupportedError if the store keeps no ledger.
         """
@@ -323,9 +323,8 @@ class ScheduleInsight(TableInsight):
     def timeline(self, seconds: float, until: float | None = None) -> Timeline:
         """Return the runs of the `seconds` before `until` (unix seconds).
 
-        If `until` is None, include what runs and waits now.
-
-        Raises NotSupportedError if the store keeps no ledger.
+        `until` None: the runs of the last `seconds`, and what runs and waits now. Raises NotSupportedError if the store
+        keeps no ledger.
         """
         ledger, now = self._schedules.ledger, self._store.now()
         waiting = () if until is not None else (*self.overdue(_WAITING), *islice(self.failing(), _WAITING))

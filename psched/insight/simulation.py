@@ -1,7 +1,7 @@
-"""Runs schedules on a virtual clock, with a given number of workers and an outage.
+"""Simulates schedules with a given number of workers and an outage.
 
-Shows which runs start late or are skipped. The simulation applies the rules by which workers settle runs. Each run
-succeeds at its first attempt, and takes the given time.
+Shows which runs start late, and which occurrences are skipped. The rules of skipping and advancing are those by which
+workers settle runs. Each run succeeds at its first attempt, and takes the given time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ HOUR = 3600
 _MEASURED = 1000
 """The maximum number of schedules whose last runs are read."""
 _EXAMPLES = 3
-"""If there are more than `_MEASURED` schedules, the minimum number of schedules of each type whose last runs are read.
-"""
+"""The last runs of at least this many schedules of each type are read if there are more than `_MEASURED` schedules."""
 _FINISHED = Entry()
 
 
@@ -99,10 +98,10 @@ class Simulation:
     that were started before `end`; a run that was started again counts once. `late`: the number of runs that started
     more than `late_after` seconds late. `skipped`: numbers of occurrences by reason. `interrupted`: the number of runs
     that the outage ended. `missed`: the number of occurrences that wait when the outage ends. `caught_up`: the first
-    time after the outage (or after `begin`) when no due occurrence waits; None if not before `end`. `waiting`: see
-    `SimulatedSchedule`. `hours`: each hour of the range. `busiest`: the hour with most work. `affected`: the schedules
-    with late, skipped or waiting occurrences, the worst delays first. `unmeasured`: types of which no run was found;
-    their runs take the mean time of the runs of other types.
+    time after the outage (or after `begin`, without an outage) when no due occurrence waits; None if one waits until
+    `end`. `waiting`: see `SimulatedSchedule`. `hours`: each hour of the range. `busiest`: the hour with most work.
+    `affected`: the schedules with late, skipped or waiting occurrences, the worst delays first. `unmeasured`: types
+    without a recorded run; their runs take the mean time of the runs of other types.
     """
 
     begin: float
@@ -164,11 +163,11 @@ def starts_in(rows: Iterable[ScheduleRow], begin: float, end: float, dialect: Cr
 
 @dataclass(frozen=True, slots=True)
 class HandlerTimes:
-    """How many seconds the runs of a schedule take: the mean of its last runs.
+    """How many seconds the runs of each schedule take: the mean of its last runs.
 
     For a schedule without known runs: the mean of the runs of its type, or, if its type has none, of all runs.
 
-    `unmeasured`: types of which no run was found, among the schedules whose runs were read.
+    `unmeasured`: types without known runs.
     """
 
     by_key: Mapping[str, float]
@@ -193,8 +192,7 @@ class HandlerTimes:
 def handler_times(rows: Sequence[ScheduleRow], durations: Durations) -> HandlerTimes:
     """Return how long the runs of these schedules take.
 
-    Asks for the durations of up to 1,000 schedules. If there are more schedules, asks for the durations of some
-    schedules of each type.
+    `durations` is called with up to 1,000 schedules. If there are more, it is called with some schedules of each type.
     """
     types = Counter(row.type for row in rows)
     share = _MEASURED if len(rows) <= _MEASURED else max(_EXAMPLES, _MEASURED // max(1, len(types)))
@@ -257,9 +255,9 @@ class _Simulator:
         self._hours = [_Hour() for _ in range(math.ceil((end - self._first_hour) / HOUR))]
         self._schedules: list[_Schedule] = []
         self._due: list[tuple[float, str, int]] = []
-        """Waiting occurrences: due time, key and index of the schedule."""
+        """Of each waiting occurrence: due time, key and index of the schedule."""
         self._running: list[tuple[float, int, float]] = []
-        """Runs: end time, index of the schedule, start time."""
+        """Of each run in progress: end time, index of the schedule, start time."""
         self._lateness = [0] * BUCKETS
         self._paused = self._unusable = self._interrupted = self._missed = 0
         self._caught_up: float | None = None

@@ -23,7 +23,7 @@ MOST_OF_TYPE = 1000
 
 
 class Reader(Protocol):
-    """An `Insight` or one of its sections: can tell what an error of a query means."""
+    """An `Insight` or one of its sections. It knows what an error of a query means."""
 
     def is_unavailable(self, error: Exception) -> bool: ...
 
@@ -74,15 +74,15 @@ class TableInsight:
         return self._table.now()
 
     def unrouted(self) -> str | None:
-        """Return the types that have due rows, and that no live worker routes.
+        """Return, as text, the types that have due rows, but that no live node acquires.
 
-        None if there are no such types, or if no worker is alive.
+        None if there are no such types, or if no node is alive.
         """
         workers = live_workers(self._table)
         return (unrouted_types(self._table, workers) if workers else "") or None
 
     def nodes(self) -> list[Node] | None:
-        """Return the live workers of this table; None if the store does not record workers."""
+        """Return the live nodes of this table; None if the store does not record nodes."""
         return None if self._table.nodes is None else self._table.nodes.alive()
 
     def known_nodes(self) -> list[Node] | None:

@@ -44,7 +44,7 @@ class TaskInsight(TableInsight):
         after: str | None = None,
         limit: int = 50,
     ) -> Page[TaskRow, str]:
-        """Return the first tasks after the key `after` that pass the filter, by key."""
+        """Return the first tasks after the key `after` that have these properties (None: any), by key."""
         is_indexed = status in _FOUND_BY_INDEX
         known = (type if self._store.keeps_types else None, user) if is_indexed else (None, None)
         is_filtered_here = (known[0] or type, known[1] or user) != known
@@ -74,7 +74,7 @@ class TaskInsight(TableInsight):
         late: float | None = None,
         after: str | None = None,
     ) -> Iterator[TaskRow]:
-        """Yield all tasks after the key `after` that pass the filter, by key. Raises ValueError."""
+        """Yield all tasks after the key `after` that have these properties, by key; see `Queue.list`."""
         return self._queue.list(status=status, type=type, user=user, prefix=prefix, late=late, after=after)
 
     def users(self, limit: int = 20, most: int = _MOST_OF_USERS) -> DueUsers:
@@ -87,7 +87,7 @@ class TaskInsight(TableInsight):
         return DueUsers(sorted(found.users, key=lambda each: (-each.weight, -each.oldest)), found.more)
 
     def details(self, key: str) -> TaskDetails:
-        """Return one task and why it waits. Raises NotFoundError."""
+        """Return one task, and why it is not running. Raises NotFoundError."""
         row = self._store.get(key)
         if row is None:
             raise NotFoundError(f"no task has the key {key!r}")

@@ -59,8 +59,8 @@ class Timeline:
 
     If `until` is now, occurrences that run or wait are included.
 
-    If there are too many entries, those with `had_trouble` are complete only from `troubles_from` on, and all other
-    entries only from `complete_from` on. Otherwise both times equal `since`. `outages`: the outages after
+    If the ledger has too many entries, those with `had_trouble` are complete only from `troubles_from` on, and all
+    other entries only from `complete_from` on. Otherwise both times equal `since`. `outages`: the outages after
     `complete_from`.
     """
 

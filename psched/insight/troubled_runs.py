@@ -27,10 +27,9 @@ def troubled_runs(ledger: Ledger, wanted: LedgerFilter, seconds: float) -> Itera
 
 
 def due_time(row: LedgerRow, definitions: Mapping[Definition, DefinitionTimes]) -> float | None:
-    """Return when an occurrence should run.
+    """Return when an occurrence should run; None if the definition of the occurrence is not kept.
 
-    None if the occurrence's definition is not kept. The runs of a backfill have no fixed time: return the start of the
-    run, or its end if no start is known.
+    A run of a backfill has no such time. Then return the start of the run, or its end if no start is known.
     """
     change = definitions.get(Definition(row.key, row.version))
     if change is None:

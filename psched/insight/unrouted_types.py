@@ -1,4 +1,4 @@
-"""Finds the types of due rows that no live worker routes."""
+"""Finds the types that have due rows, but that no live node acquires."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from psched.store.node_registry import Node
 
 
 def unrouted_types(store: LeaseStore, workers: Sequence[Node]) -> str:
-    """Return the types that have due rows, and that no worker routes."""
+    """Return, as text, the types that have due rows, but that none of these nodes acquires."""
     due = store.due_by_type()
     return ", ".join(sorted(type_ for type_ in due if not any(worker.types.accepts(type_) for worker in workers)))

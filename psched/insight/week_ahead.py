@@ -45,8 +45,8 @@ class CrowdedMinute:
     - `starts`: the largest number of starts on one of these days. Runs with a spread of a minute or more are left out.
     - `types`: up to three pairs of a type (None: unknown) and its number of runs, the largest number first.
     - `keys`: some of the schedules.
-    - `spread`: maps each of `SPREADS` to the approximate number of runs that would start in the fullest minute,
-      including other runs.
+    - `spread`: for each of `SPREADS`, about how many runs would start in the fullest minute if the starts were spread
+      over so many seconds. Other runs count, too.
     """
 
     time: int
@@ -147,7 +147,7 @@ class _Minutes:
         self.dense = 0
 
     def starts_of(self, rule: Rule, delay: float) -> Mapping[int, int]:
-        """Return the result of `starts_per_hour`. At the first call for a rule, add its starts.
+        """Return the result of `starts_per_hour`. At the first call for a rule, also count its starts by minute.
 
         The occurrences of a rule are listed only once, because parsing its expression takes as long as listing them.
         """
@@ -280,8 +280,7 @@ def _changes_of(name: str, begin: int, end: int) -> Iterator[tuple[int, int, int
 
 
 _AROUND = 3 * HOUR
-"""Seconds around a clock change in which occurrences are examined. At least one occurrence after the change is
-examined.
+"""Occurrences up to this many seconds before or after a clock change are examined, and at least one after the change.
 """
 _MOST_AROUND = 200
 

@@ -56,13 +56,16 @@ class RefusedError(Exception):
 
 
 class Gate:
-    """Finds out what a visitor may do: by the host application's function, by a proxy's header, or by a password.
+    """Finds out what a visitor may do: by the function `access`, by the header of a proxy, or by a password.
 
-    Without any of these, only visitors on this host may see the pages.
+    If none of these is configured, only visitors on this host may see the pages.
     """
 
     def __init__(self, web: Web, access: AccessFunction | None, environment: Mapping[str, str] | None = None) -> None:
-        """Raises ConfigError for a variable that is not `user:password`."""
+        """`environment`: has the passwords; None: `os.environ`.
+
+        Raises ConfigError if a password's variable is not `user:password`.
+        """
         self._web = web
         self._access = access
         variables = os.environ if environment is None else environment
@@ -121,7 +124,7 @@ class Gate:
         raise RefusedError(HTTPStatus.UNAUTHORIZED, "enter a user name and a password")
 
     def _check_is_local(self, request: Request) -> None:
-        """Raise RefusedError if the visitor is on another host, uses a name of another host, or comes through a proxy.
+        """Raise RefusedError if the visitor is on another host, names another host in `Host`, or comes through a proxy.
 
         The check of the name prevents DNS rebinding.
         """
@@ -137,8 +140,8 @@ class Gate:
     def _trace_of_proxy(self, request: Request) -> str | None:
         """Return what shows that a proxy sent this request: its headers, HTTP version, or the host name of its page.
 
-        A proxy on this host has a local address, and many proxies replace the name in `Host` by the name to which they
-        connect.
+        The address and `Host` of the request do not show this: a proxy on this host has a local address, and many
+        proxies replace `Host` by the name to which they connect.
         """
         headers = request.headers
         for name in headers:
@@ -154,7 +157,7 @@ class Gate:
         return "its page has the name of another host"
 
     def _is_own(self, netloc: str) -> bool:
-        """Return whether `host:port` is a name of this host."""
+        """Return whether the host of `host:port` is this host."""
         host = host_of(netloc)
         return is_loopback(host) or host in self._web.hosts
 

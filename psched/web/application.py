@@ -141,7 +141,7 @@ class _Static(StaticFiles):
 def _endpoint(answer: Answer, patience: Callable[[Request], float] | None = None) -> Callable[[Request], Any]:
     """Return an endpoint that makes a page in a thread, or reports that the database does not answer.
 
-    `patience`: returns for how many more seconds an export may wait; 0 for a page.
+    `patience`: returns how many seconds longer than other pages a request may wait.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -220,7 +220,7 @@ def _away(request: Request, status: Status) -> Response:
 
 
 async def _changes(request: Request) -> Response:
-    """Stream an event whenever the browser should fetch the page again. With more streams, events are less frequent."""
+    """Stream an event whenever the browser should fetch the page again. With more streams, each gets fewer events."""
     shared: SharedState = request.app.state.shared
 
     async def events() -> AsyncIterator[str]:

@@ -129,7 +129,7 @@ _KINDS: Mapping[str, tuple[float, float]] = {
     "violation": (0, 1),
     "missing": (0, 1),
 }
-"""Top and height of each kind in a row of height 1. Later kinds are drawn above earlier ones."""
+"""For each kind of bar: its top and its height, in a row of height 1. Later kinds are drawn over earlier ones."""
 _MOST_TITLES = 60
 """In a row with more bars, no bar has a title."""
 

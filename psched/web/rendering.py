@@ -180,7 +180,7 @@ def page(
     headers: Mapping[str, str] | None = None,
     **values: Any,
 ) -> HTMLResponse:
-    """Return a page. The element with the id `live` changes: htmx fetches the page again, and replaces this element."""
+    """Return a page. When something has changed, htmx fetches the page again, and replaces the element `live` in it."""
     shown = values | {
         "path": lambda page, /, **query: path(request, page, **query),
         "static": lambda name: f"{path(request, 'static')}/{name}?v={static_version(name)}",

@@ -24,7 +24,7 @@ _GRACE = 3
 def serve(settings: Settings, listen: tuple[str, int], ready: Callable[[str], None]) -> None:
     """Serve the pages until TERM or INT. Calls `ready` with the URL when the socket listens.
 
-    Raises ConfigError for an address that other hosts can reach, unless visitors authenticate. Raises OSError if the
+    Raises ConfigError if other hosts can reach the address, but visitors do not authenticate. Raises OSError if the
     address is in use.
     """
     made = app(settings)

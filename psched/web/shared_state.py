@@ -1,6 +1,6 @@
 """The state that pages share: settings, readers, collections for changes, and results of queries.
 
-A result is called an answer here, and its query a question. Answers are kept for a few seconds.
+A query is called a question here, and its result an answer. Answers are kept for a few seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _THREADS = 2
 
 
 class _Kept(NamedTuple):
-    """An answer, when it was found, and until when it may be used (monotonic)."""
+    """The result of a query, when it was found, and until when it may be used (both monotonic)."""
 
     at: float
     until: float
@@ -61,16 +61,14 @@ class SharedState:
         self._queue: Queue | None = None
         self._asked: dict[Hashable, Future[Any]] = {}
         self._failed: dict[Hashable, float] = {}
-        """When questions of `_asked` failed (monotonic)."""
+        """When queries of `_asked` failed (monotonic)."""
         self._thread_pool = ThreadPoolExecutor(_THREADS, "psched web slow answers")
         self._is_closed = False
         self._answers: OrderedDict[Hashable, _Kept] = OrderedDict()
         self._asking: dict[Hashable, threading.Lock] = {}
         """The queries that threads are executing now. Other threads that need the same result wait for the lock."""
         self._changes = 0
-        """How often all answers were forgotten. An answer that was requested before answers were last forgotten is not
-        kept.
-        """
+        """How often `forget_answers` was called. The result of a query that began before the last call is not kept."""
 
     @property
     def insight(self) -> Insight:
@@ -96,10 +94,10 @@ class SharedState:
             return self._queue
 
     def answer(self, question: Hashable, seconds: float, ask: Callable[[], T], keep: float | None = None) -> T:
-        """Return the answer that `ask` returned within the last `seconds`, or call `ask` now. Errors are not kept.
+        """Return the result of a query: a kept one, if it is younger than `seconds`, else what `ask` returns now.
 
-        If several threads have the same question, only one calls `ask`. `keep`: seconds for which the answer stays in
-        memory (default: `seconds`), because an answer may be large.
+        `question`: identifies the query. If several threads have the same question, only one calls `ask`. Errors are
+        not kept. `keep`: seconds after which the result is dropped, because it may be large (default: `seconds`).
         """
         with self._lock:
             asking = self._asking.setdefault(question, threading.Lock())
@@ -121,7 +119,7 @@ class SharedState:
                     self._asking.pop(question, None)
 
     def _keep(self, question: Hashable, found: Any, seconds: float) -> None:
-        """Keep an answer, and drop those that may not be used any more."""
+        """Keep the result of a query, and drop expired results."""
         now = monotonic()
         for other in [each for each, kept in self._answers.items() if kept.until <= now]:
             del self._answers[other]
@@ -133,12 +131,12 @@ class SharedState:
     def slow_answer(
         self, question: Hashable, seconds: float, ask: Callable[[], T], patience: float | None = None
     ) -> T | None:
-        """Return the last answer of `ask`. If it is older than `seconds`, call `ask` again in a thread.
+        """Return the kept result of a query. If it is older than `seconds`, call `ask` again in a thread.
 
-        An answer older than twice `seconds` is not returned. Returns None if there is no answer after `patience`
-        seconds (default: `_PATIENCE`). The browser then fetches the page again, and gets the answer or the error. `ask`
-        must not depend on the request, but the answer may contain times in the shown zone, which is the same for all
-        requests.
+        A result older than twice `seconds` is not returned. Then this waits up to `patience` seconds (default:
+        `_PATIENCE`) for the new result, and returns None if there is none. The browser then fetches the page again, and
+        gets the result or the error. `ask` must not depend on the request, but the result may contain times in the
+        shown zone, which is the same for all requests.
         """
         with self._lock:
             self._forget_old_failures()
@@ -177,7 +175,7 @@ class SharedState:
                 self._asked.pop(question, None)
 
     def forget_answers(self) -> None:
-        """Forget all answers, because a visitor changed something."""
+        """Forget all kept results, because a visitor changed something."""
         with self._lock:
             self._answers.clear()
             self._changes += 1

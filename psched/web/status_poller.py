@@ -26,11 +26,11 @@ _SLOW_INTERVAL = 4.0
 PATIENCE: Final = 2.5
 """Seconds after which a database that has not answered counts as unreachable."""
 _FIRST = 6.0
-"""Like `PATIENCE`, for the first answer: modules are loaded and a connection is opened before the first answer."""
+"""`PATIENCE` for the first answer, before which modules are loaded and a connection is opened."""
 _NEVER = -1e9
 """A time before any time of the monotonic clock."""
 _NOBODY = 30.0
-"""The thread ends this many seconds after the last visitor."""
+"""The thread ends this many seconds after the last request of a visitor."""
 _REFRESH = 15
 """Seconds after which a page is fetched again even if no number has changed."""
 _MOST = 1000
@@ -44,9 +44,8 @@ _MOST_OVERDUE = 50
 class Snapshot:
     """The state of the database at `taken` (unix seconds, database's clock).
 
-    If `mark` changes, pages must be fetched again.
-
-    `overdue`: the most overdue schedules, at most 51. `overdue_count`: whether there are more than 50.
+    `mark`: when it changes, browsers fetch their pages again. `overdue`: the most overdue schedules, at most 51, so
+    that it is known whether there are more than 50.
     """
 
     taken: float
@@ -66,8 +65,8 @@ class Snapshot:
 class Status:
     """The last snapshot, if any.
 
-    `away_since`: since when the database cannot be used (unix seconds); None if it answers. `problem`: why it cannot be
-    used.
+    `away_since`: since when the database cannot be used (unix seconds); None if it can be used. `problem`: why it
+    cannot be used.
     """
 
     snapshot: Snapshot | None = None

@@ -41,7 +41,7 @@ def parse_moment(name: str, text: str) -> float:
 
 
 def moment_text(time: float) -> str:
-    """Return unix seconds as text for `parse_moment`."""
+    """Return unix seconds as text that `parse_moment` can read."""
     there = local_datetime(time)
     return "" if there is None else f"{there:%Y-%m-%dT%H:%M}"
 

@@ -40,7 +40,7 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/nodes": nodes.nodes,
     "/doctor": doctor.doctor,
 }
-"""Pages that only show something."""
+"""For each path: the function of the page. These pages change nothing."""
 PATIENCE: Final[Mapping[str, Callable[[Request], float]]] = {"/proof": proof.patience}
 """For pages with an export: the function that returns for how many more seconds a request may wait."""
 ACTIONS: Final[Mapping[str, Answer]] = {
@@ -49,4 +49,4 @@ ACTIONS: Final[Mapping[str, Answer]] = {
     "/task/action": actions.change_task,
     "/tasks/bulk": bulk_actions.act,
 }
-"""Requests that change something. Their answer redirects to a page."""
+"""For each path of a request that changes something: the function, which answers with a redirect to a page."""

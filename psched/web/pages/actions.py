@@ -70,9 +70,10 @@ def field(request: Request, name: str) -> str:
 def record(
     request: Request, store: LeaseStore, section: Section | None, action: str, key: str, detail: str | None = None
 ) -> None:
-    """Record an action. If this fails, the action must not be performed.
+    """Record an action of the visitor in the table of actions and in the log.
 
-    Each action is also logged; `rdb_compat` has no table for actions, so there it is only logged.
+    Call this before the action is performed. If it raises, the action must not be performed. `rdb_compat` has no table
+    of actions, so there this only writes to the log.
     """
     access: Access = request.state.access
     about = key if detail is None else detail
@@ -84,7 +85,11 @@ def record(
 def _back(
     request: Request, shared: SharedState, action: str, pages: Mapping[str, Mapping[str, str]], default: str
 ) -> Response:
-    """Redirect to the page from which the visitor came, one of `pages`, with the parameters of that page's address."""
+    """Redirect to the page from which the visitor came.
+
+    `pages`: the possible pages, each with the parameters of its address. `default`: the page if the visitor came from
+    none of these.
+    """
     shared.forget_answers()
     name = field(request, "back")
     name = name if name in pages else default

@@ -90,7 +90,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """A field and its text. `was`: the text of the schedule's current value."""
+    """A field of the form, and its text. `was`: the text for the schedule's current value."""
 
     field: _FormField
     text: str
@@ -119,7 +119,7 @@ def ask(request: Request, shared: SharedState) -> Response:
 
 
 def act(request: Request, shared: SharedState) -> Response:
-    """Make a change that was shown before, if the schedule still has the same version."""
+    """Make the change whose effects were shown, if the schedule still has the same version."""
     action = asked_action(request, {_MODIFY: None}, _MODIFY)
     table, key = schedules_of(shared), unquote(field(request, "key"))
     given = {each.name: unquote(field(request, each.name)) for each in _FIELDS if each.name in request.state.form}
@@ -217,5 +217,5 @@ def _text(field: _FormField, value: Any) -> str:
 
 
 def _changes(filled: Sequence[_Filled]) -> Changes:
-    """Return the fields whose values differ from the schedule's. Raises InvalidValueError."""
+    """Return the values of the fields that differ from the schedule. Raises InvalidValueError."""
     return cast("Changes", {each.field.name: each.field.value(each.text) for each in filled if each.is_changed})

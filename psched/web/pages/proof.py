@@ -52,7 +52,7 @@ _LEGEND: Final = [
 
 @dataclass(frozen=True, slots=True)
 class ProofLine:
-    """A schedule: its audit in words and as a strip."""
+    """The audit of one schedule, in words and as a strip."""
 
     proof: Proof
     marks: Sequence[Mark]
@@ -105,7 +105,7 @@ def proof(request: Request, shared: SharedState) -> Response:
 
 
 def patience(request: Request) -> float:
-    """Return for how many seconds a request waits for its audits; 0 for a page, which the browser fetches again."""
+    """Return how many more seconds an export may wait for its audits; 0 for a page, which the browser fetches again."""
     return EXPORT_PATIENCE if _is_export(request) else 0.0
 
 

@@ -37,7 +37,7 @@ _AUDIT_KEPT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A schedule in the list. `late`: the longest delay of a start among its last runs, in seconds."""
+    """A schedule in the list. `late`: the longest delay, in seconds, with which one of its last runs started."""
 
     row: ScheduleRow
     state: ScheduleState
@@ -65,7 +65,7 @@ class Version:
 
 
 def schedules_of(shared: SharedState) -> ScheduleInsight:
-    """Return the queries about schedules. Raises NotFoundError if there is no such section."""
+    """Return the queries about schedules. Raises NotFoundError if the configuration has no section `schedules:`."""
     return configured(shared.insight.schedules, "schedules")
 
 
@@ -154,7 +154,7 @@ def words_of(table: ScheduleInsight, rule: Rule) -> str:
 
 
 def latest(runs: Sequence[LedgerRow], rule: Rule) -> float | None:
-    """Return the longest delay of a start among these runs, in seconds; None without a run."""
+    """Return the longest delay, in seconds, with which one of these runs started; None if no run started."""
     late = [lateness for run in runs if (lateness := lateness_of(run, rule)) is not None]
     return max(late, default=None)
 
@@ -171,7 +171,7 @@ def lateness_of(run: LedgerRow, rule: Rule) -> float | None:
 def done(request: Request) -> str | None:
     """Return a sentence about the visitor's last action.
 
-    The address contains only a word for the action, because any text could be written into an address.
+    The address of the page has only a word for this action. A sentence in the address could be forged by a link.
     """
     text = _DONE.get(request.query_params.get("done", ""))
     return text if text is None else text.format(count=whole_number(request.query_params, "count") or 0)

@@ -1,4 +1,4 @@
-"""The page What if: simulates an outage with a number of workers, by the rules by which workers settle runs."""
+"""The page What if: simulates an outage with a given number of workers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from psched.web.visitor_input import parsed
 _HOUR: Final = 3600
 _KEPT = 60.0
 _MOST_STARTS = 200_000
-"""The maximum number of occurrences that the page simulates, which takes a few seconds. `psched simulate` has a higher
-limit."""
+"""The maximum number of occurrences that the page simulates. So many take a few seconds. `psched simulate` has a higher
+limit.
+"""
 _LISTED = 50
 _FOLLOWED: Final[Mapping[str, int]] = {"6 hours": 6 * _HOUR, "1 day": 24 * _HOUR, "7 days": 168 * _HOUR}
 """How long the simulation continues after the outage: the choices, and their lengths in seconds."""
 _MOST_WORKERS = 10_000
 _LONGEST = 31 * 86400
 _FARTHEST = 366 * 86400
-"""The longest outage, and the longest time from now to its start, in seconds."""
+"""The longest time from now to the start of the outage, in seconds. `_LONGEST`: the longest outage."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ POSSIBLE: Final[Mapping[str | None, tuple[str, ...]]] = {
     "failed": ("retry", "delete"),
     "cancelled": ("retry", "delete"),
 }
-"""The actions on all tasks with a given status. Without a status no action is possible, because too many tasks would be
-affected.
+"""For each status: the actions that are possible on all tasks with this status at once. Without a status no action is
+possible, because too many tasks would be affected.
 """
 _PAGE = 50
 _HOUR = 3600
@@ -133,7 +133,7 @@ def _types(table: TaskInsight) -> Sequence[OfType]:
 def _users(table: TaskInsight) -> DueUsers:
     """Return the users with due tasks, sorted by whose task is acquired next.
 
-    Return no users if no due task that was read has a user.
+    Return no users if none of the due tasks that were read has a user.
     """
     try:
         found = table.users()

@@ -66,9 +66,9 @@ class ScheduleLine:
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """The runs of one host in lanes.
+    """The runs of one host, drawn in lanes.
 
-    Runs in one lane do not overlap. `left_out`: the number of runs without a free lane.
+    Runs in one lane do not overlap. `left_out`: the number of runs for which no lane was free.
     """
 
     host: str
