@@ -1,6 +1,7 @@
 """The contract of alert stores: query overdue occurrences and runs that failed for good, and record what was reported.
 
-An occurrence is overdue if it is not finished `alert_after` seconds after its time, delay included.
+An occurrence is overdue if it is not finished `alert_after` seconds after it was due, that is, after its time plus the
+delay.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ class Overdue:
 
     @property
     def _advice(self) -> str:
-        """A hint for the operator."""
         if not self.attempts:
             return f"is a worker running that routes the type {self.type!r}? (pschedd status, psched doctor)"
         if self.last_error is None:
@@ -72,7 +72,7 @@ class OverdueAlerts(Protocol):
         """Return up to `limit` overdue occurrences that are neither reported nor claimed."""
 
     def claim(self, overdue: Overdue, seconds: float) -> bool:
-        """Claim the right to report an occurrence within `seconds`. Only one caller at a time gets True."""
+        """Claim for `seconds` the right to report an occurrence. Only one caller at a time gets True."""
 
     def mark_reported(self, overdue: Overdue) -> None:
         """Record that the occurrence was reported."""

@@ -1,6 +1,6 @@
 """The contract of the queries for `psched.insight`: numbers of rows, and the rules in use.
 
-No method writes. No method reads a whole table in one statement or script: each counts up to a limit.
+No method writes. Each statement or script counts up to a limit, so that none reads a whole table.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class UserCounts:
     """The tasks of one user. All tasks that have no user are counted together, under the user None.
 
     - `due`: how many tasks are due.
-    - `oldest`: how many seconds the first of them has been due.
+    - `oldest`: how many seconds the first due task has been due.
     - `running`: how many tasks run.
     - `max_running`: how many may run at a time; None: no limit.
     """
@@ -61,7 +61,7 @@ class UserCounts:
 
     @property
     def weight(self) -> float:
-        """The precedence of the user's next task; the greatest is first. 0 if `max_running` tasks are running."""
+        """Workers take the next task from the user with the greatest weight. 0 if the user is at `max_running`."""
         if self.max_running is None:
             return 1 / (self.running + 1)
         return self.max_running / (self.running + 1) if self.running < self.max_running else 0.0
@@ -99,14 +99,14 @@ class TableCounts(Protocol):
         The states of schedules are `total`, `due`, `running`, `failing` (not paused), `paused` and `ended`. The states
         of tasks are `waiting`, `due` (their time has come, or their lease has ended), `running`, `finished`, `failed`
         and `cancelled`. A state that the store cannot count is missing. If a store has to look at each row of a state,
-        it counts up to a tenth of `most`; finished tasks up to 1,000.
+        it counts up to a tenth of `most`. `rdb` counts finished tasks up to 1,000.
         """
 
     def types(self, limit: int, most: int) -> list[TypeCounts]:
         """Return up to `limit` types of schedules, or of tasks that have not ended, the earliest due time first.
 
-        `most`: the limit up to which each number in a `TypeCounts` is counted. Raises NotSupportedError unless the
-        store `keeps_types`.
+        `most`: the limit up to which each number in a `TypeCounts` is counted. Raises NotSupportedError if
+        `keeps_types` of the store is False.
         """
 
 

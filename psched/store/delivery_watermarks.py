@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, Protocol
 
 WatermarkKind = Literal["trouble", "events"]
-"""The kinds of watermarks. `trouble`: the name is the key of a schedule that was late or failed, the position is the
-last such occurrence. `events`: the name is a receiver of events, the position is the time up to which entries of the
-ledger were sent to it."""
+"""The kinds of watermarks.
+
+- `trouble`: the name is the key of a schedule. The position is the last occurrence of this schedule that was late or
+  failed, and was reported.
+- `events`: the name is that of a receiver of events. The position is the time up to which this receiver got the entries
+  of the ledger.
+"""
 
 
 class Watermark(NamedTuple):
@@ -36,9 +40,11 @@ class Watermarks(Protocol):
         """Return up to `limit` marks whose names come after `after`, in the order of names."""
 
     def claim(self, mark: Watermark, claimer: str, seconds: float) -> bool:
-        """Claim the right to report for `seconds`. Only one claimer at a time gets True; that claimer may claim again.
+        """Claim for `seconds` the right to report for this mark.
 
         Return False if the mark has changed or does not exist.
+
+        Only one claimer at a time gets True; that claimer may claim again.
         """
 
     def remove(self, mark: Watermark) -> None:

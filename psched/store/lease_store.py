@@ -42,7 +42,7 @@ Answer = TypeVar("Answer")
 
 
 def only(answers: Sequence[Answer | ScheduleError]) -> Answer:
-    """Return the only answer of `answers`, or raise it if it is an error."""
+    """Return the single element of `answers`. If this element is an error, raise it."""
     (answer,) = answers
     if isinstance(answer, ScheduleError):
         raise answer
@@ -53,7 +53,8 @@ class LeaseStore(ABC):
     """Due rows with leases: the common part of the stores for schedules and for queue tasks.
 
     Methods named `…_many` settle a batch of up to a few hundred rows in one transaction. For each row they return None,
-    or the error that the method for one row would raise. A method for one row is a batch with one row.
+    or the error that the method for one row would raise. The method for one row, such as `release`, settles a batch
+    with one row.
     """
 
     max_data_size: int
@@ -70,7 +71,7 @@ class LeaseStore(ABC):
     If the type is in the data (`rdb_compat`), `types` is refused, and `accepts` chooses the types.
     """
     nodes: Nodes | None = None
-    """The living workers; None if the store does not record them (`rdb_compat`)."""
+    """The registry of the nodes; None if the store does not record nodes (`rdb_compat`)."""
     watermarks: Watermarks | None = None
     """The positions up to which events were reported to other programs; None if the store does not support watermarks.
     """
@@ -82,7 +83,7 @@ class LeaseStore(ABC):
     """The actions of visitors of the web pages; None if the store does not record them (`rdb_compat`)."""
 
     sent_within: float
-    """How many seconds after its start a call without a deadline may still be repeated."""
+    """For how many seconds after its start a call without a deadline may still reach the database."""
 
     @abstractmethod
     def create_tables(self) -> None:
@@ -141,10 +142,11 @@ class LeaseStore(ABC):
         when the call returns, and last at least `alive_time` from the start of this call. If the answer was lost, the
         leases end with the holder's next acquire; in `rdb_compat`, which does not record holders, they expire.
 
-        - `types`: only acquire rows of these types. Raises NotSupportedError unless the store `keeps_types`.
-        - `accepts`: returns whether a row of a type may be acquired. Only a store without `keeps_types` calls it.
-        - `ahead`: the runs begin later, and `extend` records that they have begun. A lease that expires without this
-          record does not count as an attempt.
+        - `types`: only acquire rows of these types. Raises NotSupportedError if `keeps_types` is False.
+        - `accepts`: returns whether a row of a type may be acquired. Only a store whose `keeps_types` is False calls
+          this function.
+        - `ahead`: whether this is a prefetch: the runs begin later, and `extend` records that they have begun. A lease
+          that expires without this record does not count as an attempt.
 
         Nothing is written to other rows. Rows of other types do not delay rows of `types`, even if they have been due
         longer.
@@ -159,16 +161,16 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
-        """Acquire up to `limit` rows (at least 1), like `acquire`. `options.types` is not empty."""
+        """Do what `acquire` does. `limit` is at least 1, and `options.types` is None or not empty."""
 
     @abstractmethod
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return the seconds until a row is due by the database's clock: 0.0 if a row is due now, None without rows.
 
-        The end of a lease counts, too: the row is due then, unless it is settled before. `types` and `accepts` are as
-        for `acquire`. It is not certain that a due row can be acquired: another worker may be faster, or the user of
-        the row may be at the limit of `max_running`. The cost grows with the number of `types`, not with the number of
-        other types. A store may use this result when it next acquires rows of some types.
+        A leased row counts as due at the end of its lease. `types` and `accepts` are as for `acquire`. It is not
+        certain that a due row can be acquired: another worker may be faster, or the user of the row may be at the limit
+        of `max_running`. The cost grows with the number of `types`, not with the number of other types. A store may use
+        this result when it next acquires rows of some types.
         """
 
     @abstractmethod
@@ -176,7 +178,7 @@ class LeaseStore(ABC):
         """Return the result of `next_due` for each type of schedules, or of tasks that have not ended.
 
         One statement reads a few rows of each type, however many rows there are. A store may use this result when it
-        next acquires rows of some types. Raises NotSupportedError unless the store `keeps_types`.
+        next acquires rows of some types. Raises NotSupportedError if `keeps_types` is False.
         """
 
     @abstractmethod
@@ -193,13 +195,13 @@ class LeaseStore(ABC):
         """
 
     def release(self, lease: Lease, until: float, begun: bool = True) -> None:
-        """Make the row due now, without counting the attempt.
+        """End the lease without counting the attempt. If the run has begun (`begun`), the row is due now.
+
+        If the run has not begun, the row gets back the due time from before this lease, so that it keeps its place
+        before rows that were due later. `rdb_compat` does not keep that time, so there the row is due now.
 
         Raises PreemptedError and NotFoundError. Raises IdempotentAlreadyFinishedError if an earlier call under this
         lease has released the row.
-
-        `begun`: whether the run has begun. If not, the row gets back the due time that it had before this lease, so
-        that it keeps its place before rows that were due later (not on `rdb_compat`, which does not keep that time).
         """
         only(self.release_many([lease], until, begun))
 
@@ -231,7 +233,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def held_claims(self, holder: str) -> dict[str, int]:
-        """Return `Lease.claim` for the key of each row that `holder` leases; {} if the store knows no holders."""
+        """Return, by key, `Lease.claim` of each row that `holder` leases; {} if the store does not record holders."""
 
     @abstractmethod
     def give_back(
@@ -248,15 +250,15 @@ class LeaseStore(ABC):
         same holder has acquired a key again.
 
         Rows in `suspects` (the keys that were running) get `error` as their last error. They are due after 1 s, doubled
-        with each further crash, up to `longest_wait` seconds. All other rows are due as before the lease, and the
-        attempt does not count. If a store does not record holders (`rdb_compat`), nothing is released, and the leases
-        expire.
+        with each further crash, up to `longest_wait` seconds. All other rows get back their due times from before the
+        lease, and their attempts do not count. If a store does not record holders (`rdb_compat`), nothing is released,
+        and the leases expire.
         """
 
     def notify(self, channel: str, text: str) -> None:
         """Send a text of less than 8,000 bytes to the programs that listen to a channel.
 
-        Raises NotSupportedError unless the store is on PostgreSQL.
+        Only PostgreSQL can do this; other stores raise NotSupportedError.
         """
         raise NotSupportedError("only PostgreSQL has channels")
 

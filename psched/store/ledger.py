@@ -34,8 +34,9 @@ UPGRADE: Final = "upgrade"
 """The action of the first recorded definition of a schedule that is older than its ledger."""
 
 BACKFILL: Final = "backfill"
-"""The detail of an entry whose run belongs to a backfill. If the run enqueued a task, the detail is the key of the
-task."""
+"""The detail of an entry whose run belongs to a backfill and enqueued no task. If the run enqueued a task, the detail
+is the key of the task.
+"""
 PAUSED = "paused"
 """The reason for skipping occurrences that were due while their schedule was paused."""
 
@@ -48,7 +49,7 @@ class Entry:
       or a backfill requested.
     - `started`: when the run began; None without a run.
     - `last`: set if the entry stands for all occurrences up to `last`, which were skipped together.
-    - `count`: the number of these occurrences; None if there are more than were counted.
+    - `count`: how many occurrences the entry stands for; None if there are more than were counted.
     - `extra`: whether this is an extra run, requested by `run_now`.
     """
 
@@ -117,7 +118,7 @@ class LedgerRow(Entry):
 
     - `scheduled_time`: the occurrence, or the first of several.
     - `version`: the version of the definition that the run used.
-    - `previous`: the last regular occurrence settled before this one; None for the first of a schedule.
+    - `previous`: the last regular occurrence settled before this one; None for a schedule's first occurrence.
     - `attempts`: how many attempts were begun.
     - `error`: the error of the last failed attempt, shortened.
     - `ended`: when `node` (`host/process/random`) settled the occurrence.
@@ -218,13 +219,15 @@ class Change:
     """One change of a schedule's definition, with the definition after the change.
 
     - `at`, `node`: when, and by which process, the change was made.
-    - `pending`: the next regular occurrence before the change; None for `add`.
-    - `first`: the next regular occurrence after the change. The new definition applies from this occurrence on.
+    - `pending`: the regular occurrence that was next before the change; None for `add`.
+    - `first`: the regular occurrence that was next after the change. The new definition applies from this occurrence
+      on.
     - `due`: when `first` is due.
     - `version`: grows for each key, even if the key is deleted and added again.
     - `reckoning`: as in `LedgerRow`; None if it is not known.
-    - `paused_from`, `paused_until`: the last pause at that time, as in `ScheduleRow`. These two times decide
-      which occurrences are skipped. Each of these times is a little before the time `at` of the change that set it.
+    - `paused_from`, `paused_until`: the last pause at the time of the change, as in `ScheduleRow`. These two times
+      decide which occurrences are skipped. Each of these times is a little before the time `at` of the change that set
+      it.
     - `data`: the data as JSON; None if the ledger does not keep it (`rdb_compat`).
     """
 
@@ -321,5 +324,6 @@ class Ledger(Protocol):
         """Delete about `limit` old entries. Return True if there may be more to delete. Safe to call concurrently.
 
         Entries older than `retention` seconds are old, and so are the entries of `key` before its last `count` entries.
-        Also delete old outputs, and changes of one key that were replaced more than `retention` seconds ago.
+        Also delete old outputs. Each call takes another key, and deletes the changes of this key that were replaced
+        more than `retention` seconds ago.
         """

@@ -146,7 +146,7 @@ def read_nodes(rows: Iterable[Mapping[Any, Any]]) -> list[Node]:
 
 
 def tz_difference(nodes: Iterable[Node], here: str | None = None) -> str | None:
-    """Return the tz databases of the nodes as text, with the remedy; None if all nodes have the same.
+    """Return the tz databases of the nodes as text, with the remedy; None if all are the same.
 
     `here`: the tz database of this process, if the process does not belong to a node.
     """
@@ -158,7 +158,7 @@ def tz_difference(nodes: Iterable[Node], here: str | None = None) -> str | None:
 
 
 def version_difference(nodes: Iterable[Node]) -> str | None:
-    """Return the psched versions of the nodes as text; None if all nodes have the same."""
+    """Return the psched versions of the nodes as text; None if all are the same."""
     found = _differing((node.version, node.name) for node in nodes)
     return None if found is None else f"nodes run different versions of psched: {found}"
 

@@ -130,8 +130,8 @@ class RunStats(Protocol):
     def totals(self, window: StatsWindow, by_time: bool = False, durations: bool = True) -> list[RunTotals]:
         """Return the sums of all nodes, ordered by type and outcome.
 
-        With `by_time`, the sums are ordered by span and outcome; spans without runs are left out. Without `durations`,
-        the query is faster, but the numbers about how long runs took may be 0.
+        With `by_time`, there are sums for each minute or hour that had runs, ordered by time and outcome. Without
+        `durations`, the query is faster, but the numbers about how long runs took may be 0.
         """
 
     def purge(self, retention: float, limit: int) -> bool:

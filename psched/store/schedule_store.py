@@ -148,18 +148,19 @@ class ScheduleStore(LeaseStore):
         """Write the differences between `seen` and `wanted`, except leases, attempts and errors.
 
         The ledger records the change as `action`. `entry`: the ledger entry of the occurrence in `seen`, if the change
-        skips it. Return False, and write nothing, if the row no longer has the definition, times and lease of `seen`.
-        The definition is compared by its `version`, or by every column if the store keeps no version (`rdb_compat`).
+        skips this occurrence. Return False, and write nothing, if the row no longer has the definition, times and lease
+        of `seen`. The definition is compared by its `version`, or by every column if the store keeps no version
+        (`rdb_compat`).
         """
 
     def apply(self, changes: Sequence[RowChange]) -> builtins.list[str]:
         """Make all these changes of different schedules in one transaction (on Redis in one script), or none of them.
 
-        Return the keys of rows that are not as expected; then nothing is written. The row of a new schedule must not
-        exist. A row to modify or delete must have the version of `seen`; without `redefine`, a row to modify must also
-        have the times and lease of `seen`, as for `modify`. The ledger records each change as `add`, `modify` or
-        `delete`. Idempotent: a repeated call recognises its own commit if the answer was lost. Raises ValueError before
-        anything is written. Raises NotSupportedError if the store keeps no owners.
+        If rows are not as expected, write nothing and return their keys. The row of a new schedule must not exist. A
+        row to modify or delete must have the version of `seen`; without `redefine`, a row to modify must also have the
+        times and lease of `seen`, as for `modify`. The ledger records each change as `add`, `modify` or `delete`.
+        Idempotent: a repeated call recognises its own commit if the answer was lost. Raises ValueError before anything
+        is written. Raises NotSupportedError if the store keeps no owners.
         """
         raise NotSupportedError("this store keeps no owner of a schedule; use `type: rdb` or `type: redis`")
 

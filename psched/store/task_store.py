@@ -114,11 +114,11 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def outcomes(self, keys: Sequence[str]) -> Mapping[str, TaskOutcome]:
-        """Return the state of each task of `keys` that exists. One statement reads a few hundred keys."""
+        """Return the state of each existing task with one of these keys. One statement reads a few hundred keys."""
 
     @abstractmethod
     def cancel_request(self, key: str, retention: float, wanted: TaskFilter | None = None) -> None:
-        """Retire a waiting task as cancelled. Flag a running task, and on `rdb_compat` also a waiting task.
+        """Retire a waiting task as cancelled, and flag a running task. `rdb_compat` flags the task in both cases.
 
         For a flagged task, the next `extend` returns a lease with `cancel_requested`. `wanted`: a row that does not
         have this status, type and user at the time of the write is not changed. Raises NotFoundError and

@@ -17,7 +17,7 @@ class Wakeup(Protocol):
     def proven(self) -> bool:
         """Whether notifications are known to arrive, so that rare polls are enough.
 
-        A connection pooler can suppress them.
+        A connection pooler can suppress notifications.
         """
 
     @property
@@ -37,7 +37,7 @@ class Wakeup(Protocol):
         """
 
     def stop_listening(self) -> None:
-        """Stop listening, so that an idle worker gets the next notification instead. Never waits, never raises."""
+        """Stop listening, so that the next notification goes to an idle worker. Never waits, never raises."""
 
     def close(self) -> None:
         """Close the connection. May be called repeatedly."""
