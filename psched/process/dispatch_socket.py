@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import msgpack
 
+from psched.fork_safety import register_for_fork
 from psched.model import Claim
 from psched.process.owned_descriptor import OwnedDescriptor
 
@@ -29,7 +30,11 @@ _LONGEST_NAME = 255
 
 
 class Connection:
-    """One end of a connection. Nothing blocks: `send` keeps bytes that do not fit, and `flush` sends them later."""
+    """One end of a connection. Nothing blocks: `send` keeps bytes that do not fit, and `flush` sends them later.
+
+    A process that a handler forks closes its copy. Otherwise the other end would stay open as long as that process
+    lives, even after the end of the child.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -44,6 +49,7 @@ class Connection:
         self.is_open = True
         """Whether the process at the other end is alive, according to the last `send` or `receive`."""
         self._is_closed = False
+        register_for_fork(self)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -144,6 +150,10 @@ class Connection:
             self._socket.close()
         else:
             self._socket.detach()
+
+    def reset_after_fork(self) -> None:
+        """In a forked process: close its copy of the socket. The parent's connection stays open."""
+        self.close()
 
     def _is_usable(self) -> bool:
         """Return whether messages can be sent. They cannot if a handler has closed the descriptor."""

@@ -17,6 +17,8 @@ from psched.process.dispatch_socket import Connection, DispatchSocket
 LARGE = 3_000_000
 """A size in bytes: many times as much as a socket holds."""
 DESCRIPTORS = Path("/proc/self/fd")
+PATIENCE = 10.0
+"""Seconds until a wait for another process fails."""
 
 
 def deep(levels: int) -> list[object]:
@@ -307,6 +309,26 @@ def test_a_connection_has_ended_when_the_other_end_is_gone_and_nothing_is_left(
     assert other.is_open, "the owner closes it"
     other.close()
     assert other.has_ended
+
+
+def test_a_process_that_a_handler_forked_does_not_keep_connections_open(pair: tuple[Connection, Connection]) -> None:
+    one, other = pair
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        one.send("the parent's copy is open")
+        assert list(other.receive()) == ["the parent's copy is open"]
+        one.close()
+        select.select([other.fileno()], [], [], PATIENCE)
+        assert list(other.receive()) == []
+        assert not other.is_open
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def test_a_descriptor_that_a_handler_closed_and_used_again_is_left_alone(pair: tuple[Connection, Connection]) -> None:
