@@ -17,12 +17,12 @@ from psched.task import Task
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL = 0.9
-"""The shortest time between two reports of ended runs, in seconds. In between, runs end without a report. The master
-searches for orphaned processes 1 s after a report, so this time must be less than 1 s."""
+"""The shortest time between two reports that a run has ended, in seconds. It is less than 1 s, because the master
+searches for orphaned processes 1 s after a report."""
 
 
 class ActiveRun:
-    """One run in progress. It is created before its handler."""
+    """One run in progress. The object is created before the handler of the run."""
 
     __slots__ = ("_lock", "handler", "name", "poller", "stopped_at", "task")
 
@@ -37,7 +37,7 @@ class ActiveRun:
         self._lock = threading.Lock()
 
     def stop(self, reason: Exception, now: float) -> None:
-        """Ask the handler to stop, once. A new thread calls `kill`, as `kill` may take long or never return."""
+        """Ask the handler to stop, once: by `kill` in a new thread, because `kill` may take long or never return."""
         with self._lock:
             if self.stopped_at is not None:
                 return
@@ -49,7 +49,7 @@ class ActiveRun:
             threading.Thread(target=self._kill, args=arguments, name=f"kill {self.task.key}", daemon=True).start()
 
     def begin_handler(self, handler: Handler) -> bool:
-        """Set the handler. Return False if the run was stopped in the meantime and must not begin."""
+        """Set the handler of the run. Return False if the run must not begin, because it has been stopped."""
         with self._lock:
             self.handler = handler
             return self.stopped_at is None
@@ -119,7 +119,7 @@ class ActiveRuns:
         return bool(self._closing)
 
     def close(self, cell: int, close: Callable[[], None]) -> None:
-        """Close the resources of the handlers of thread `cell`. Must be called in that thread, and may take long."""
+        """Call `close`, which closes the resources of handler thread `cell`. Called in that thread; may take long."""
         self._closing.add(cell)
         try:
             close()

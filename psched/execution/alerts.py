@@ -30,18 +30,18 @@ from psched.time_text import local_time
 log = logging.getLogger(__name__)
 
 _GRACE = 2.0
-"""Seconds between SIGTERM and SIGKILL for a hook that exceeds its timeout, or that is running at a stop."""
+"""Seconds between SIGTERM and SIGKILL for a hook that exceeds its timeout, or that is running when the node stops."""
 
 _AT_ONCE = 100
 """The maximum number of overdue occurrences that one check handles. Those that are overdue longest come first."""
 _CLAIM = 60.0
-"""A node claims an alert for the timeout of the hook plus this many seconds. Until then no other node runs the hook.
+"""A node claims an alert for the timeout of the hook plus this many seconds. Meanwhile no other node runs the hook.
 
-If the hook has not succeeded by then, any node may run the hook again.
+After this time any node may run the hook again, if it has not succeeded.
 """
 _PAUSES = (60.0, 900.0)
-"""How many seconds an `AlertThread` runs no hook after a hook has failed: the first value after the first failure. Each
-further failure in a row doubles the pause, up to the last value."""
+"""Seconds for which an `AlertThread` runs no hook after a hook has failed. The pause begins with the first value. Each
+further failure in a row doubles it, up to the last value."""
 _REMEMBERED = 1000
 """The maximum number of recent events that an `AlertThread` remembers."""
 _KEPT = 7 * 86400.0
@@ -58,8 +58,8 @@ class AlertThread(threading.Thread):
         self._hook = hook
         self._outbox = outbox
         self._put: deque[object] = deque(maxlen=_REMEMBERED)
-        """The events that this node put into the outbox recently. If a hook fails and runs again, its event is not
-        put into the outbox again."""
+        """The events that this node put into the outbox recently. They are not put there again if their hook fails and
+        runs again."""
         self._interval = interval
         self._closing = threading.Event()
         self._pause, self._paused_until = _PAUSES[0], 0.0
@@ -246,7 +246,7 @@ class FailureReporter(AlertThread):
 
 
 class RecoveryReporter(AlertThread):
-    """Reports each recovery once: a schedule that was late, or that had failed, has run successfully since."""
+    """Reports, once each, the schedules that have run successfully after they were late or had failed."""
 
     def __init__(
         self, store: ScheduleStore, hook: Hook, interval: float, holder: str, outbox: EventOutbox | None = None
@@ -285,10 +285,10 @@ class RecoveryReporter(AlertThread):
             self._troubles.remove(trouble)
 
     def _good_run_after(self, trouble: Watermark) -> LedgerRow | None:
-        """Return the first successful run of the late or failed occurrence, or of a later occurrence.
+        """Return the first successful run of the late or failed occurrence, or of a later occurrence, else None.
 
-        After a failure, a successful extra run counts, too. It does not count for a late occurrence, because that stays
-        late until it is settled itself.
+        After a failure, a successful extra run counts, too. After lateness it does not count, because the occurrence
+        stays late until it is settled itself.
         """
         assert self._store.ledger is not None
         is_late = trouble.detail.startswith("late")

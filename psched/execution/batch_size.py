@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 _MOMENT = 0.02
 """How many seconds the last task of a batch may wait for the tasks before it."""
 _LONGER_MOMENT = 0.4
-"""The limit instead of `_MOMENT` while batches are full. It is longer, because each batch costs one or two
-transactions, and due rows have to wait in any case."""
+"""Like `_MOMENT`, while batches are full. Longer, because each batch costs one or two transactions, and due rows have
+to wait in any case."""
 _UNKNOWN = 0.2
 """How many seconds the very first run is expected to take."""
 TOO_LONG = 0.5
@@ -20,17 +20,17 @@ together."""
 _GROWTH = 4
 """The largest growth: a batch is at most this many times as large as the batch before."""
 _SLOW = 0.005
-"""Seconds. If runs take longer than this, the next batch is at most twice as large: in a batch that is too large, tasks
-wait long."""
+"""Seconds. If runs take longer than this, the next batch is at most twice as large as the last, because tasks in a
+batch that is too large wait long."""
 _WEIGHT = 0.3
-"""The weight of a new duration in the average. One run of several seconds outweighs any number of quick runs before it.
-"""
+"""The weight of a new duration in the average duration of its type. It is so large that one run of several seconds
+outweighs any number of quick runs before it."""
 MOST_TYPES = 1000
-"""How many types are remembered. The types that ran last are kept."""
+"""The maximum number of types whose average durations are remembered: those of the types that ran last."""
 
 
 class BatchSizer:
-    """Chooses the same number of rows for each poll. Averages the recent durations of the runs of each type."""
+    """Chooses a fixed number of rows for each poll. Averages the recent durations of the runs of each type."""
 
     def __init__(self, number: int) -> None:
         self._size = number
@@ -77,7 +77,7 @@ class AdaptiveBatchSizer(BatchSizer):
         self._was_slow = False
 
     def limit(self) -> int:
-        """Return how many quick runs a batch may contain. This is at most `_GROWTH` times the last batch size."""
+        """Return how many quick runs the next batch may contain: at most `_GROWTH` times the size of the last batch."""
         quick = 0.0 if self._quick is None else self._quick
         growth = 1 if self._was_slow else 2 if quick > _SLOW else _GROWTH
         most = self._size * growth if self._ran else min(self._size, _FIRST)
@@ -90,10 +90,7 @@ class AdaptiveBatchSizer(BatchSizer):
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
-        """Return how many of the tasks to run here, beginning with the first.
-
-        Behind these, the other tasks would wait too long.
-        """
+        """Return how many of the tasks, from the first on, to run here. The tasks after these would wait too long."""
         wait, slowest = 0.0, 0.0
         too_long = TOO_LONG * self._longest / _LONGER_MOMENT
         for number, type_ in enumerate(types):
@@ -156,5 +153,5 @@ class BatchBudget:
         self._typical += _WEIGHT * (seconds - self._typical)
 
     def seconds(self, least: float) -> float:
-        """Return `least` seconds, or more if transactions are slow."""
+        """Return how many seconds of runs to settle in one transaction: `least`, or more if transactions are slow."""
         return max(least, min(_MOST, self._typical / _SHARE))

@@ -39,7 +39,7 @@ _INTERVAL = 1.0
 _FULL_INTERVAL = 10.0
 """Seconds between two reads of all entries since the watermark. After each such read the watermark is moved."""
 _RECENT = 2.0
-"""Each read of the newest entries begins this many seconds before the previous read."""
+"""A read of the newest events begins this many seconds before the time of the previous read."""
 _PAGE = 100
 """How many events are sent before they are deleted from the outbox, or before the watermark is moved past them."""
 _TRIM_INTERVAL = 60.0
@@ -50,13 +50,13 @@ _KEPT = 7 * 86400.0
 _CLAIM = 60.0
 """Seconds after which another node may send, if the sending node does not renew its claim."""
 _RENEWED = 20.0
-"""After this many seconds of sending, the sending node renews its claim."""
+"""Seconds of sending after which the sending node renews its claim."""
 _LONGEST_PAUSE = 60.0
 _REFUSED = 600.0
-"""Seconds for which an event is sent again although the receiver refuses it.
+"""Seconds for which an event that the receiver refuses is sent again. Then the event is passed over.
 
-A receiver with a wrong configuration refuses every event. As each of these events is passed over only after this time,
-few events are lost before somebody corrects the configuration.
+A receiver with a wrong configuration refuses every event. As each event is passed over only after this time, few events
+are lost before somebody corrects the configuration.
 """
 
 Send = Callable[[str, dict[str, object]], None]
@@ -165,7 +165,7 @@ class EventThread(threading.Thread):
     def _set_back(self, mark: Watermark, now: float) -> Watermark:
         """Lower the watermark, because the database's clock was set back.
 
-        Otherwise runs that end now would not be sent, because their times are before the old watermark. Runs with times
+        Runs that end now have times before the old watermark, so they would not be sent otherwise. Runs with times
         after the new watermark are sent again, unless this node remembers that it has sent them.
         """
         self._marks.remove(mark)

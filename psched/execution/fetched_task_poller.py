@@ -190,7 +190,7 @@ class FetchedTaskPoller(Poller):
         return bool(held)
 
     def return_late(self) -> bool:
-        """Give back to the fetching child the tasks that have waited behind a run since before the last call."""
+        """Return to the fetching child the tasks that have waited behind a run since before the last call."""
         self._connection.renew()
         with self._arrivals:
             late, self._arrived = self._arrived[: self._late], self._arrived[self._late :]

@@ -37,17 +37,17 @@ log = logging.getLogger(__name__)
 _MOMENT = 0.02
 """How many seconds of work a child gets at a time."""
 _AHEAD = 0.04
-"""How many seconds of work are acquired ahead for each child, so that a busy child finds rows when it becomes free."""
+"""How many seconds of work are acquired in advance for each child, so that rows are waiting when the child becomes
+free."""
 _LARGEST = 500
 _SOON = 0.01
-"""If a run is expected to end within this many seconds, its child gets the next row ahead. So the next run does not
-wait for a message: the median pause between two runs of a busy child is 0.4 instead of 1.2 ms (29 November 2026).
-"""
+"""If a run is expected to end within this many seconds, its child gets the next row in advance, so that the next run
+does not wait for a message. The median pause between two runs of a busy child is then 0.4 instead of 1.2 ms (29
+November 2026)."""
 _LARGEST_MESSAGE = 1 << 20
-"""A batch of more than one row has at most about this many bytes. If its first run takes long, the child returns the
-other rows in pieces of 0.2 MB, with a pause of some milliseconds after each. Without this limit, rows of 100 kB waited
-up to 110 ms for an idle child; with it, at most 40 ms (29 November 2026).
-"""
+"""A batch of more than one row has at most about this many bytes. If the first run of the batch takes long, the child
+returns the other rows in pieces of 0.2 MB, with a pause of some milliseconds after each piece. Without this limit, rows
+of 100 kB waited up to 110 ms for an idle child; with it, at most 40 ms (29 November 2026)."""
 _FITS = 1 << 16
 """A row of this many bytes fits into the buffer of a socket. A busy child would read a larger row in pieces."""
 _DEVIATIONS = 4
@@ -61,7 +61,7 @@ _WEIGHT = 0.1
 """The weight of a new value in three moving averages: how long a run of any type takes, how much the durations of one
 type deviate, and how many bytes a row has."""
 _LONGEST_COUNTED = 1.0
-"""The maximum number of seconds that one run contributes to the average of all types."""
+"""The maximum number of seconds that one run contributes to the average duration of runs of all types."""
 _RETRY = 0.25
 """Seconds between two attempts to release the leases of dead children."""
 _SECOND_SWEEP = 5.0
@@ -95,7 +95,7 @@ class ConnectedChild:
     began_at: float = -math.inf
     """When the last run began, as far as the fetcher knows, in monotonic seconds."""
     longest: float = math.inf
-    """The longest expected duration, in seconds, of the run of the row that was sent last."""
+    """The maximum number of seconds that the run of the row that was sent last is expected to take."""
     has_reported: bool = False
     """Whether the child has sent its "hello", which replaces `rows` and `runs`."""
     pid: int = 0
@@ -105,7 +105,7 @@ class ConnectedChild:
     def forget(self, section: str, key: str, claim: int) -> bool:
         """Remove a row. Return False if the child does not have the row.
 
-        Then `Fetcher._sweep` has released the row, or will release it.
+        A row that the child does not have was released by `Fetcher._sweep`, or will be.
         """
         rows = self.rows[section]
         is_here = rows.get(key) == claim
@@ -125,7 +125,7 @@ class ConnectedChild:
 
 
 class FetchLimit(BatchSizer):
-    """A batch sizer whose limit the fetcher sets. For each type, it averages durations of runs and their deviations."""
+    """A batch sizer whose limit the fetcher sets. Averages durations of runs and their deviations, for each type."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -313,7 +313,7 @@ class Fetcher:
                 self._fetched.appendleft(FetchedRow(section, claim, deadline, now))
 
     def _take_back(self, child: ConnectedChild) -> None:
-        """Let other children run the rows that a child had not received, or not completely, when it left."""
+        """Take back the rows that a child had not received completely when it left, so that other children run them."""
         for message in reversed(child.connection.unsent):
             match message:
                 case ("run", section, encoded, deadline):
@@ -359,7 +359,8 @@ class Fetcher:
     def _awaits_report(self) -> bool:
         """Whether a connected child has not reported its rows yet.
 
-        This may be a known child that has connected again, because a handler had closed the child's connection.
+        Even a known child reports again, if a handler has closed the child's connection and the child has connected
+        again.
         """
         return any(child.connection.is_open and not child.has_reported for child in self._children.values())
 
@@ -479,10 +480,10 @@ class Fetcher:
         return _UNKNOWN if known is None else known
 
     def _release_old(self) -> None:
-        """Release the rows that wait for a free child, if one of them has waited too long.
+        """Release all rows that wait for a free child, if one of them has waited too long.
 
-        Rows that have waited only a short time are released, too. The fetcher may acquire the released rows again; if
-        it had kept the newer rows, these would run before the older rows.
+        Newer rows are released, too. Otherwise they would run before the older rows if this fetcher acquires those
+        again.
         """
         end = self._clock() - _PATIENCE
         if any(row.fetched_at < end for row in self._fetched):

@@ -80,7 +80,8 @@ class FetcherConnection:
         """Called to send the last messages before the connection is closed."""
         self._receiving = threading.Lock()
         self._sending = threading.Lock()
-        """Also guards `_runs`, `_running` and `_has_left`. Acquired after `_receiving`."""
+        """Held while a message is sent. Also guards `_runs`, `_running` and `_has_left`. A thread that needs
+        `_receiving`, too, acquires `_receiving` first."""
 
     def add(self, poller: TaskReceiver) -> None:
         self._pollers[poller.name] = poller
@@ -133,7 +134,7 @@ class FetcherConnection:
                 self._take(self._connection.receive())
 
     def renew(self) -> None:
-        """During a run: receive tasks. If the fetching child is gone, connect to its successor, and report to it."""
+        """During a run, receive tasks. If the fetching child has ended, connect to the next one, and report to it."""
         self._flush()
         with self._receiving:
             if self._is_awaited or self._is_closed or self._connection is None:
@@ -144,7 +145,7 @@ class FetcherConnection:
                 self._connect()
 
     def report_ended(self, section: str, ended: int, durations: Mapping[str, Sequence[float]]) -> None:
-        """Report how many runs have ended.
+        """Report how many runs have ended, and how long they took.
 
         `durations`: for each type, how many runs have begun and ended, and their total seconds.
         """
@@ -155,7 +156,7 @@ class FetcherConnection:
     def report_running(self, running: Sequence[NodeRun]) -> bool:
         """Report the runs in progress if they have changed.
 
-        Return False, without a report, if the last report is less than `_RUNNING` seconds old.
+        If the last report is less than `_RUNNING` seconds old, report nothing and return False.
         """
         with self._sending:
             if running == self._running:
@@ -173,9 +174,9 @@ class FetcherConnection:
             return self._send(*message)
 
     def send_if_heard(self, *message: Any) -> bool:
-        """Send a message if the fetching child has accepted this connection, else return False.
+        """Send a message if the fetching child has accepted this connection. Return whether the message was sent.
 
-        The message is lost if the fetching child then dies.
+        A sent message is lost if the fetching child dies before it reads the message.
         """
         with self._sending:
             return self._is_heard and self._send(*message)

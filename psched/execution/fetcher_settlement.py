@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _ANSWER = 1.0
 """How many seconds a handler child waits for the answer. Then it settles its runs itself."""
 _LEASE = 3.0
-"""If the lease of one run ends within this many seconds, a handler child does not ask the fetching child."""
+"""If the lease of one run ends within this many seconds, a handler child settles its runs itself."""
 _PAUSE = 5.0
 """After a missing answer, a handler child settles its runs itself for this many seconds."""
 _LARGEST = 100
@@ -42,18 +42,18 @@ _BATCH = 500
 _GAP = 0.025
 """The minimum number of seconds between two settlements of the fetching child. Meanwhile more runs are collected."""
 _UNTIL = 0.5
-"""The fetching child repeats a failed statement for at most this many seconds."""
+"""The maximum number of seconds for which the fetching child repeats a failed statement."""
 _RESTART = 1.0
-"""Seconds after an unexpected error until the fetching child settles runs again."""
+"""Seconds for which the fetching child settles no runs after an unexpected error."""
 _UNSENT = 0.005
 """Seconds between two attempts to send to a full socket."""
 _LONGEST_PAUSE = 60.0
 
 
 class GroupAnswer(NamedTuple):
-    """The answer to a request. `seconds`: how long the statement of the fetching child took.
+    """The answer to a request. `seconds`: how long the fetching child's statement took.
 
-    `are_finished`: for each run whether it is finished; None if that is unknown.
+    `are_finished`: for each run, whether it is finished, or None if that is unknown.
     """
 
     seconds: float
@@ -80,8 +80,8 @@ class SettlementConnection:
     def finish_many(self, section: str, claims: Sequence[Claim]) -> GroupAnswer | None:
         """Let the fetching child finish the runs, and return its answer.
 
-        Return None if the fetching child was not asked. It is not asked while another thread waits for an answer, and
-        for some seconds after a request without an answer.
+        Return None if the fetching child was not asked: while another thread waits for an answer, and for some seconds
+        after a request without an answer.
         """
         if self._stopping.is_set() or not self._lock.acquire(blocking=False):
             return None
@@ -123,7 +123,7 @@ class GroupSettlement:
         self._connection = connection
         self._clock = clock
         self.seconds = 0.0
-        """How many seconds the statement took that settled the last runs."""
+        """How many seconds the statement took that settled the most recent runs."""
         self.own_seconds = 0.0
         """Like `seconds`, but 0 if the fetching child executed the statement."""
 
@@ -149,7 +149,7 @@ class GroupSettlement:
 
 
 def _left(claims: Sequence[Claim], are_finished: Sequence[bool | None]) -> list[Claim]:
-    """Return the claims of the runs that the fetching child has not finished, or for which this is unknown."""
+    """Return the claims of the runs that are not known to be finished."""
     return [
         claim._replace(lease=claim.lease._replace(unanswered=True)) if is_finished is None else claim
         for claim, is_finished in zip(claims, are_finished, strict=True)
@@ -199,7 +199,7 @@ class GroupSettlementThread(threading.Thread):
         self._close()
 
     def _close(self) -> None:
-        """Close all connections. So no handler child waits for an answer."""
+        """Close all connections, so that no handler child waits for an answer."""
         for connection in self._connections:
             connection.close()
         self._connections, self._requests = [], []
@@ -239,7 +239,7 @@ class GroupSettlementThread(threading.Thread):
             request.connection.send((seconds, list(islice(rest, len(request.claims)))))
 
     def _finish(self, section: str, claims: Sequence[Claim]) -> Sequence[bool | None]:
-        """Finish the runs by one statement. Return for each run whether it is finished; None if that is unknown."""
+        """Finish the runs by one statement. Return for each run whether it is finished, or None if that is unknown."""
         try:
             answers = self._sources[section].settlement.finish_many(claims, self._clock() + _UNTIL)
         except Exception as error:  # noqa: BLE001 – whatever a driver raises: each child settles its runs itself

@@ -3,8 +3,9 @@
 In this order no process still works under a lease when the lease is released. The handler in the main thread is stopped
 by a signal handler that sleeps for ever: the thread is *parked*. Other threads cannot be stopped. With several handler
 threads, a successor or a lease recovery process therefore releases the leases after this process has ended. If neither
-can (`rdb_compat` does not record holders, or the master is gone), this process releases them just before it exits; then
-a handler may overlap the next run by a few milliseconds. If a release fails, the lease expires.
+of them can release the leases (`rdb_compat` does not record holders, or the master is gone), this process releases them
+just before it exits; then a handler may overlap the next run by a few milliseconds. If a release fails, the lease
+expires.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class ForcedExit:
         """Settle the run of handler thread `cell`.
 
         If another process releases the lease, only clear the cell of the running table, so that the run does not count
-        as a failed attempt. But a run that was stopped by its timeout or a cancel request is always settled here.
+        as a failed attempt. A run that was stopped by its timeout or a cancel request is settled here in any case.
         """
         run = self._runs.at(cell)
         if run is None:

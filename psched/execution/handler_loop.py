@@ -33,7 +33,7 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 TURN = 0.1
-"""For how many seconds batches of one section are run before the next section is polled."""
+"""How many seconds a section's full batches are run before the next section is polled."""
 
 
 class HandlerLoop:
@@ -93,7 +93,7 @@ class HandlerLoop:
         return 0.0 if run is None else self._clock() - run.task.begun_at
 
     def release_waiting(self, at_once: bool) -> bool:
-        """Release tasks that wait too long behind others; with `at_once`, all waiting tasks.
+        """Release tasks that wait too long behind others; if `at_once`, release all waiting tasks.
 
         Return whether tasks are waiting or may arrive. Callable from any thread.
         """
@@ -115,7 +115,7 @@ class HandlerLoop:
             poller.settlement_buffer.flush_overdue()
 
     def _batches(self, poller: Poller) -> Iterator[None]:
-        """Acquire and queue tasks. Yield for each batch, so that the caller runs it.
+        """Acquire and queue tasks. Yield after each batch, so that the caller runs the batch.
 
         As long as batches are full, acquire further batches, for at most TURN seconds.
         """
@@ -189,7 +189,7 @@ class HandlerLoop:
         return now
 
     def _call(self, run: ActiveRun) -> bool:
-        """Create the handler and run it. Both run code of the application, which may hang or end the process.
+        """Create the handler and run it. This is code of the application, which may hang or end the process.
 
         Return False if the run cannot be settled any more.
         """
@@ -223,7 +223,8 @@ class HandlerLoop:
     def _may_run(self, run: ActiveRun) -> bool:
         """Return whether the run may begin. Record the start of the run first, if that is required.
 
-        If recording fails, release the task. If each allowed attempt ended with the death of its worker, fail the task.
+        If recording fails, release the task. If all allowed attempts ended with the death of their workers, fail the
+        task.
         """
         task = run.task
         if task.attempts_exhausted:
@@ -258,7 +259,7 @@ class HandlerLoop:
             self._emit_unsettled(run, f"was stopped: {task.stop_reason}")
 
     def _leave_if_forked(self) -> None:
-        """End a process that a handler forked and that returned here, so that it does not become a second worker."""
+        """End this process if a handler forked it and then returned, so that it does not become a second worker."""
         if os.getpid() != self._pid:
             os._exit(0)
 
@@ -285,7 +286,7 @@ def settle_stopped(task: Task) -> None:
 
 
 def give_back(task: Task) -> bool:
-    """Release a task that will not begin here, or finish a task whose run was successful.
+    """Release a task that will not begin here. If the run of the task was successful, finish the task instead.
 
     Return False if this failed. Then the lease of the task expires.
     """

@@ -24,14 +24,15 @@ _RUNS = uuid.UUID("5e0f5a4e-6d5c-4c55-9d0a-2f3c1f1f3b0a")
 
 
 class HealthcheckPings:
-    """The pings of one handler process."""
+    """Pings for the runs of one handler process."""
 
     def __init__(
         self, configured: Healthchecks, put: Callable[[Request], None], store: LeaseStore | None = None
     ) -> None:
         """`put`: takes a request; must not wait.
 
-        `store`: ping only for runs of this store (default: of any store), as a process may have several schedulers.
+        `store`: ping only for the runs of this store, as a process may have several schedulers. Default: ping for all
+        runs.
         """
         self._configured = configured
         self._put = put

@@ -20,12 +20,12 @@ _LONGEST_TICK = 1.0
 _RETRY = 0.25
 """Seconds between two attempts while renewals fail. Pooled connections may fail one after the other."""
 _BRIEF = 1.0
-"""Seconds from the start of a prefetched run until its short lease becomes a full lease. Shorter runs need no renewal.
-"""
+"""A prefetched run that has lasted this many seconds gets a full lease instead of its short lease. Shorter runs need no
+renewal."""
 
 
 class LeaseRenewer(PeriodicThread):
-    """Renews each lease one interval after it was last written.
+    """Renews each lease one interval after the lease was last written.
 
     `prefetched`: if False, the thread renews the leases of running tasks. If True, the thread first settles collected
     runs that have waited too long, and then renews all other leases.
@@ -102,7 +102,7 @@ class LeaseRenewer(PeriodicThread):
         return task.lease_time
 
     def _interval_of(self, task: Task) -> float:
-        """Return the seconds between two renewals. A task may have a shorter lease than the configured one."""
+        """Return the seconds between two renewals of the task's lease, which may be shorter than configured."""
         return self._renewal_interval if task.alive_time is None else min(self._renewal_interval, task.alive_time / 4)
 
     def _stop_run(self, task: Task) -> None:

@@ -1,4 +1,4 @@
-"""Records in `psched_nodes` which types this node runs, and its runs, for `psched nodes`, `doctor` and `list`.
+"""Records in `psched_nodes` the types and the current runs of this node, for `psched nodes`, `doctor` and `list`.
 
 The child that polls writes the record for itself and all its siblings, by one statement every ten seconds, or sooner if
 the running tasks have changed.
@@ -33,11 +33,12 @@ from psched.store.type_filter import TypeFilter
 log = logging.getLogger(__name__)
 
 _INTERVAL = 10.0
-"""The average number of seconds between two statements of an idle node, for any number of sections."""
+"""The average number of seconds between two statements of an idle node, whatever its number of sections."""
 _TICK = 5.0
-"""The shortest time between two statements about one section, in seconds, if the running tasks have changed."""
+"""The shortest time between two statements about one section, in seconds. It applies if the running tasks have changed.
+"""
 _COMPARISON = 300.0
-"""Seconds between two comparisons with the tz databases and psched versions of other nodes."""
+"""Seconds between two comparisons of this node's tz database and psched version with those of other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class NodeHeartbeat(PeriodicThread):
         super().__init__("node heartbeat", self.record, _TICK, self.withdraw)
 
     def record(self) -> bool:
-        """Record every section whose record is old or no longer correct. Return True if there are sections."""
+        """Write each record that is missing, old or no longer correct. Return whether there are sections."""
         processes = self._processes()
         for section in self._sections:
             now = monotonic()
@@ -111,7 +112,7 @@ class NodeHeartbeat(PeriodicThread):
         )
 
     def _compare(self) -> None:
-        """If the nodes have different tz databases or versions of psched, log each difference once."""
+        """Compare the tz databases and psched versions of the nodes, and log each difference once."""
         if monotonic() < self._compared_at + _COMPARISON:
             return
         self._compared_at = monotonic()

@@ -1,4 +1,4 @@
-"""Opens the stores of the configured sections (schedules, queue). Releases the leases of dead children in them."""
+"""Opens the stores of the configured sections (schedules, queue), and releases the leases of dead children."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from psched.store.alert_store import OverdueAlerts
 log = logging.getLogger(__name__)
 
 _SHORT_LEASE = 30.0
-"""Seconds of a lease on a prefetched task. Soon after the run has started, the lease is renewed for `alive_time`. If
-the database fails just after the start of a run, the lease survives an outage of this length only."""
+"""Seconds of a lease on a prefetched task. Soon after the run has started, the lease is renewed for `alive_time`. Until
+then, the lease survives only an outage of the database that is shorter than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class OpenSection:
 def open_sections(settings: Settings, holder: str, connections: int | None = None) -> list[OpenSection]:
     """Open the configured sections. This does not connect yet.
 
-    `connections`: how many idle connections each section keeps open. As there are many processes, the default is
-    small: one for each handler thread of a handler child.
+    `connections`: how many idle connections each section keeps open. The default, one for each handler thread of a
+    handler child, is small, because there are many processes.
     """
     opened, collection = [], None
     if connections is None:
@@ -65,6 +65,6 @@ def open_sections(settings: Settings, holder: str, connections: int | None = Non
 
 
 def short_lease(settings: Settings, section: Section) -> float:
-    """Return the seconds of a lease on a prefetched task: enough to kill a frozen child before its leases end."""
+    """Return the seconds of a lease on a prefetched task. A frozen child must be killed before its leases end."""
     frozen = settings.child_heartbeat_limit + settings.child_kill_interval
     return min(section.alive_time, max(_SHORT_LEASE, frozen + 3.0))

@@ -1,4 +1,4 @@
-"""When a poller polls next: after its interval, at the next due time, or after a wake-up."""
+"""Decides when a poller polls next: after its interval, at the next due time, or after a wake-up."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from collections.abc import Callable
 from psched.clock import Clock, monotonic
 
 CALLED = 10.0
-"""Seconds between two polls of a poller that gets wake-ups for due rows. Only after a lost wake-up does a row wait so
-long."""
+"""Seconds between two polls of a poller that gets wake-ups for due rows. A row waits so long only if its wake-up was
+lost."""
 _FIRST_DELAY = 0.0005
 _LONGEST_DELAY = 0.008
 """Seconds. After a wake-up whose poll found no row, a poller delays its next poll by a random time of up to twice
-`_FIRST_DELAY`. Each further such wake-up doubles this limit, up to `_LONGEST_DELAY`. So the pollers do not all acquire
-at the same time.
-"""
+`_FIRST_DELAY`. Each further such wake-up doubles this limit, up to `_LONGEST_DELAY`. The delays keep the pollers from
+acquiring all at the same time."""
 
 _SAME = 0.01
 """Seconds. Two due times that differ by less than this are assumed to be of the same row."""
@@ -24,12 +23,11 @@ _SAME = 0.01
 SHORTEST_PAUSE = 0.02
 """The shortest time between two polls that find no row, in seconds: at most fifty such polls a second."""
 _RECENT = 0.05
-"""The poll interval, as a share of the time since rows were last found. A smaller share would hardly shorten the wait
+"""The poll interval as a share of the time since a poll last found rows. A smaller share would hardly shorten the wait
 for the next row."""
 _WOKEN = 0.1
-"""Seconds after a wake-up in which a poller polls often, because on SQLite the wake-up comes before the commit has
-ended.
-"""
+"""Seconds after a wake-up for which a poller polls often, because on SQLite the wake-up comes before the commit has
+ended."""
 _COST = 25
 """The poll interval is at least this many times the duration of a poll, so that polls take at most 4 % of the time."""
 
@@ -64,7 +62,7 @@ class PollTimer:
 
     @property
     def longest(self) -> float:
-        """The longest pause, before the random variation."""
+        """The longest pause in seconds, before its random variation."""
         return max(self._interval, CALLED)
 
     def pause(self) -> float:
@@ -96,10 +94,10 @@ class PollTimer:
 
         - `wait`: seconds until a row is due. None: no row is waiting. 0: a row is due that other workers may acquire.
         - `called`: whether a wake-up is sure to come if a row becomes due in the meantime.
-        - `took`: the duration of the query. The next poll starts that much earlier, as it also takes that long to
+        - `took`: the duration of the query. The next poll starts that much earlier, because it also takes that long to
           reach the database.
 
-        This counts as a false wake-up if a row was expected and the wake-up was not for a new row that is due later.
+        If a row was expected, the wake-up counts as false, unless it was for a new row that is due later.
         """
         self._polled_at = self.clock() - took
         rest = self._jittered(self.longest if called and wait != 0 else self._polled_interval(took))
@@ -134,7 +132,7 @@ class PollTimer:
         self._next = min(self._next, self._polled_at + self._jittered(self._interval))
 
     def _polled_interval(self, took: float) -> float:
-        """Return the poll interval for a table without wake-ups: short while rows are found, then growing."""
+        """Return the poll interval for a table without wake-ups. It is short while rows are found, and then grows."""
         now = self.clock()
         since = 0.0 if now < self._woken_at + _WOKEN else now - self._found_at
         return min(self._interval, max(SHORTEST_PAUSE, _COST * took, _RECENT * since))

@@ -38,11 +38,10 @@ _REMINDER = 600.0
 """Seconds after which a refused login is logged again."""
 
 _LISTENING = 6
-"""After each poll the listener listens for this many times the longest pause."""
+"""After each poll the listener listens for the longest pause multiplied by this number."""
 
 _BURST = 1.0
-"""The maximum number of seconds for which maintenance is postponed while polls find rows, or rows are due within this
-time."""
+"""Seconds. Maintenance waits while polls find rows, or while a row is due within this time, but at most this long."""
 
 _MAINTENANCE_PAUSE = 0.05
 """Seconds between two rounds of maintenance in an idle child while old rows are left. A round takes about as long as
@@ -69,7 +68,7 @@ class Poller(ABC):
         margin: float,
         group: GroupSettlement | None = None,
     ) -> None:
-        """`margin`: how many seconds before the end of its lease a run is stopped.
+        """`margin`: a run is stopped this many seconds before the end of its lease.
 
         `group`: as for `SettlementBuffer`.
         """
@@ -112,7 +111,7 @@ class Poller(ABC):
         give_up_leases(tasks, now)
 
     def return_late(self) -> bool:
-        """Return tasks that have arrived behind a slow run to where they came from. Callable from any thread.
+        """Return tasks that wait behind a slow run to the child that sent them. Callable from any thread.
 
         Return whether the next call must follow after `check_interval`.
         """
@@ -124,7 +123,7 @@ class Poller(ABC):
         return _CHECK
 
     def settle_before(self, now: float, type: str) -> None:
-        """Settle the collected runs if they would otherwise wait too long for the end of the next run.
+        """Settle the collected runs now, if they would wait too long for the end of the next run.
 
         `type`: the type of the next run.
         """
@@ -221,8 +220,8 @@ class RowPoller(Generic[Row_co]):
     def rest(self) -> None:
         """Called before a pause.
 
-        If the listener is idle, make a poll due immediately, because a poll starts the listener. If a wake-up ended the
-        listening, listen again.
+        If the listener is idle, let a poll follow immediately, because a poll starts the listener. If a wake-up ended
+        the listening, listen again.
         """
         if self._failures:
             return
@@ -243,9 +242,11 @@ class RowPoller(Generic[Row_co]):
     def poll(self, may_rest: bool = True) -> Sequence[Row_co]:
         """Acquire due rows. Return no rows if the next poll is not due yet, or if the database does not answer.
 
-        Unless rows are expected, the next due time is queried first. `may_rest`: if no row is due, query the next due
-        time and start to listen for wake-ups; the query also finds a row that became due in the meantime. The caller
-        passes False while runs wait to be settled.
+        If no row is expected, query the next due time before the acquire.
+
+        `may_rest`: whether the caller may pause. If so, and if no row is due, start to listen for wake-ups and query
+        the next due time, so that no row is missed that became due in the meantime. False while runs wait to be
+        settled.
         """
         if self._timer.pause() > 0:
             return ()
@@ -338,7 +339,7 @@ class RowPoller(Generic[Row_co]):
         self._message = self.trouble = None
 
     def _log_listener_failure(self, error: Exception) -> None:
-        """Log the failure of the listener. Use INFO if the database does not answer, as the polls log that, too."""
+        """Log the failure of the listener. If the database does not answer, use INFO, as the polls log that, too."""
         level = logging.INFO if self._polled.store.is_unavailable(error) else logging.WARNING
         text = "section=%s the database cannot notify workers of due rows: %s; polling every poll_interval instead"
         log.log(level, text, self.name, one_line(error))

@@ -1,12 +1,13 @@
 """Counts the runs of this node for `psched_stats`, and writes the counts once a minute.
 
 A telemetry listener counts each settled run in the process that ran it. A handler child sends its counts to the
-fetching child every second. The child that polls writes them after the end of their minute. If a handler child is
-killed, its counts of one second are lost. If the child that polls is killed, its node loses up to a minute of counts.
+fetching child every second. The child that polls writes the counts of each minute after the end of the minute. If a
+handler child is killed, its counts of one second are lost. If the child that polls is killed, its node loses up to a
+minute of counts.
 
 For the exporter, `psched.metrics.event_counters` counts the same runs in a file of counters, which outlives the
-process. Its counts are those of one host, and are not separated by minute. Both modules add up the runs of an event by
-`psched.metrics.group_settled_runs`.
+process. The counts in this file are those of one host, and are not separated by minute. Both modules add up the runs of
+an event by `psched.metrics.group_settled_runs`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _GRACE = 1.5
 _SPREAD = 3.0
 """Seconds over which the nodes of a database spread their writes."""
 _MOST_MINUTES = 30
-"""Number of minutes whose counts are kept while they cannot be written. The counts of earlier minutes are dropped."""
+"""The maximum number of minutes whose counts are kept while they cannot be written. The counts of earlier minutes are
+dropped."""
 
 Counted = Sequence[tuple[RunKind, Sequence[int]]]
 
@@ -69,8 +71,8 @@ class RunCounts:
         self._clock = clock
         self._lock = threading.Lock()
         self._minutes: dict[int, dict[tuple[str, OUTCOMES], list[int]]] = {}
-        """For each minute, and each type and outcome: the numbers of `RunSums` in a plain list, because Python changes
-        a plain list in half the time of a `RunSums`."""
+        """For each minute, and each type and outcome: the numbers of `RunSums`. They are in a plain list, because
+        Python changes a list in half the time of a `RunSums`."""
         self._types: dict[int, set[str]] = {}
 
     @property
@@ -182,7 +184,7 @@ class RunCounter:
 
 
 class CountedTable(NamedTuple):
-    """A table whose runs may be counted. `retention`: how many seconds the counts are kept; 0: runs are not counted."""
+    """A table whose runs may be counted. `retention`: how many seconds the counts are kept; 0 counts no runs."""
 
     section: str
     store: LeaseStore
@@ -231,7 +233,7 @@ class StatsWriter(PeriodicThread):
         counter.wake = self.wake_if_idle
 
     def tick(self) -> bool:
-        """Write the minutes that have ended. Return whether counts are left."""
+        """Write the counts of the minutes that have ended. Return whether counts are left."""
         sections = self._counter.sections.values()
         pauses = [MINUTE - (counts.now() - self._delay) % MINUTE for counts in sections if not counts.is_empty]
         self.interval = min(pauses, default=MINUTE + self._delay)

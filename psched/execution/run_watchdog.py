@@ -12,7 +12,7 @@ from psched.execution.periodic_thread import PeriodicThread
 _TICK = 0.2
 _LAST_MOMENT = 0.5
 """If a lease cannot be renewed and its run does not stop, the process exits this many seconds before the end of the
-lease. If half of the poller's `margin` is less, that applies instead."""
+lease, or half of the poller's `margin` before it, if that is less."""
 
 _WINDING_UP = 20.0
 """How many seconds a stopping process may need to settle and release its tasks after the last handler: enough for a
@@ -49,7 +49,7 @@ class RunWatchdog(PeriodicThread):
     def stop(self, grace: float | None = None) -> None:
         """Call `kill(ImmediateProcessStopError)` of all handlers.
 
-        Force the exit after `grace` seconds, but not later than after the kill interval (the default).
+        Force the exit after `grace` seconds, or after the kill interval, if that is shorter or `grace` is None.
         """
         end = self._clock() + (self._kill_interval if grace is None else min(grace, self._kill_interval))
         self._stop_at = end if self._stop_at is None else min(end, self._stop_at)

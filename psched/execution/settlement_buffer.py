@@ -24,7 +24,8 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 LONGEST = 0.2
-"""How many seconds a run waits, at most, to be settled with others. While settling is slow, this limit is higher.
+"""The maximum number of seconds that a run waits to be settled with others. While settling is slow, the limit is
+higher.
 
 In a child that polls for itself, the handler thread settles. If a handler is running at the end of the wait, the runs
 are settled after that handler, or after some time by the `prefetched lease renewer`.
@@ -34,7 +35,7 @@ _FULL = 500
 turns with the handler thread.
 """
 _LAST_MOMENT = 1.0
-"""Seconds. When the lease of one run ends, the retries also end for runs whose leases end at most this much later."""
+"""Seconds. When retries end because a lease ends, they also end for runs whose leases end at most this much later."""
 
 
 class SettlementBuffer:
@@ -77,9 +78,9 @@ class SettlementBuffer:
         return len(self._collected) >= _FULL
 
     def flush_if_slow(self, now: float, seconds: float | None) -> None:
-        """Settle the collected runs if they would otherwise wait too long for the end of the run that begins at `now`.
+        """Settle the collected runs now, if they would wait too long for the end of the run that begins at `now`.
 
-        `seconds`: the expected duration of that run. None: it is not known, so settle the collected runs.
+        `seconds`: the expected duration of that run. None: it is not known, so the collected runs are settled.
         """
         if self._collected and (seconds is None or now + seconds > self._since + self._budget.seconds(LONGEST)):
             self.flush()

@@ -12,7 +12,7 @@ _PATIENCE = 30.0
 
 
 class WakeupListener:
-    """Listens for wake-ups from `listen` until `stop`.
+    """Listens for wake-ups after a call of `listen`, until `stop`.
 
     If the store sends no wake-ups, or if listening fails, the listener reports no wake-ups.
     """

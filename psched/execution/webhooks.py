@@ -27,7 +27,7 @@ def message_id(*names: object) -> str:
 def webhook_request(
     url: str, id_: str, content: Mapping[str, object], secret: bytes | None = None, timeout: float = 30.0
 ) -> Request:
-    """Return a request to send now. With `secret`, the message, its id and the current time are signed."""
+    """Return a request to send now. `secret`: signs the message, its id and the current time."""
     body = json.dumps(content).encode()
     at = str(int(time.time()))
     headers = {"Content-Type": "application/json", "Webhook-Id": id_, "Webhook-Timestamp": at}
