@@ -31,12 +31,10 @@ longer."""
 _MAX_ACQUIRE = 100_000
 _GROWTH = 4
 _LARGEST = 500
-"""The maximum to which a poll raises the number of rows of an acquire. If no acquired row can be run, the next acquire
-takes `_GROWTH` times as many rows, because thousands of such rows may be due."""
+"""If none of the acquired rows can be run, a poll acquires again: `_GROWTH` times as many rows, but at most this many.
+Thousands of such rows may be due."""
 _MAX_ROUNDS = 50
-"""The maximum number of acquires of one poll. A poll acquires again if none of the acquired rows can be run, because
-further rows may be due.
-"""
+"""The maximum number of acquires of one poll. A poll acquires again if none of the acquired rows can be run."""
 
 
 class Source:
@@ -75,8 +73,8 @@ class Source:
     ) -> list[Task]:
         """Acquire up to `max_acquire` due rows, earliest first. `types` and `accepts` are as for `LeaseStore.acquire`.
 
-        `ahead`: the caller runs the tasks one after another, renews their leases meanwhile and calls `maintain`. So the
-        leases are short, unless `max_acquire` is 1.
+        `ahead`: the caller runs the tasks one after another, renews their leases meanwhile and calls `maintain`. If so,
+        the leases are short, unless `max_acquire` is 1.
         """
         started = not ahead or max_acquire == 1
         claims, deadline = self.fetch_multi(max_acquire, types, not started, accepts, ahead)
@@ -92,7 +90,7 @@ class Source:
     ) -> tuple[list[Claim], float]:
         """Acquire like `poll_multi`. Return the claims, and the earliest end of their leases (boottime).
 
-        `is_prefetch`: the runs begin later. `maintains`: the caller itself calls `maintain`.
+        `is_prefetch`: whether the runs begin later. `maintains`: whether the caller itself calls `maintain`.
         """
         given: object = max_acquire
         if not isinstance(given, int) or given > _MAX_ACQUIRE:
@@ -142,10 +140,10 @@ class Source:
         return self.store.give_back(holder, suspects, self.times.backoff.limit, error, claims)
 
     def maintain(self, idle: bool = False) -> bool:
-        """Delete old rows, if the last deletion is long enough ago. With `idle`, deletions are less frequent.
+        """Delete old rows, if the last deletion is long enough ago. If `idle`, deletions are less frequent.
 
         Takes at most about `_MAINTENANCE_SECONDS`. Return True if old rows are left. A failure is never raised. The
-        first of several failures is logged, unless the database is unavailable.
+        first of several failures in a row is logged, unless the database is unavailable.
         """
         now = self._clock()
         if now < self._maintained_at + (self.settlement.maintenance_interval if idle else _MAINTENANCE_INTERVAL):
@@ -172,7 +170,7 @@ class Source:
         return tasks
 
     def _passes_over(self, claim: Claim, now: float) -> bool:
-        """Return whether the run is no longer wanted. If so, settle the run. If settling fails, return True, too.
+        """Settle the run if it is no longer wanted. Return whether that is so, even if settling fails.
 
         `now`: the time of the acquire, by the database's clock.
         """

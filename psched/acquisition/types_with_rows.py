@@ -11,18 +11,18 @@ from psched.store import Accepts, Wakeup
 from psched.store.type_filter import TypeFilter
 
 _FRESH = 2.0
-"""Seconds for which a busy worker uses the types of its last look-up."""
+"""Seconds after a look-up of types for which a busy worker uses its result."""
 _SHARE = 0.05
 """The largest share of its time that a busy worker spends on looking up types."""
 _ALWAYS = 64
-"""The maximum number of exact type names that every acquire gets, so that it finds a row of a new type immediately.
+"""The maximum number of exact type names that are all passed to every acquire, so that it finds a row of a new type
+immediately.
 
 If there are more names, acquires get only the types that have rows, because each name makes an acquire slower.
 """
 _TOO_MANY_TYPES = 2
-"""A look-up returns every type that has rows. If it returns more than this many times the number of accepted names, the
-look-ups end, and later queries name the accepted types.
-"""
+"""A look-up returns every type that has rows. If these are more than this many times the number of accepted names, the
+look-ups end, and later queries name the accepted types."""
 
 
 class ClaimableTypes:
@@ -78,7 +78,7 @@ class ClaimableTypes:
     def next_due(self, is_busy: bool = False) -> float | None:
         """Return the seconds until a row is due, or None without a row; see `LeaseStore.next_due`.
 
-        Also look up which accepted types have rows, unless all accepted types are passed anyway. `is_busy`: a later
+        Also look up which accepted types have rows, unless every acquire gets all accepted types. `is_busy`: a later
         `to_acquire` repeats this look-up after a few seconds.
         """
         if not self._selects_by_type:

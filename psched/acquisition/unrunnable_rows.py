@@ -16,8 +16,8 @@ from psched.store import LeaseStore
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
-"""The maximum number of keys whose last logged problem is remembered. Problems of further keys may be logged
-repeatedly."""
+"""The maximum number of keys whose last problem is remembered, so that it is logged only once. Problems of further keys
+may be logged repeatedly."""
 _MANY = 100
 """A number of attempts after which every growing retry wait has reached its maximum."""
 LOST_ATTEMPTS = "all allowed attempts began, but none was settled: their workers died or lost their leases"
@@ -67,16 +67,16 @@ class RunnableFilter:
             log.error("key=%s cannot be run: %s; retrying later", key, problem)
 
     def _is_only_retried(self, claim: Claim) -> bool:
-        """Return whether the row needs only a retry: it has attempts left, and no cancel was requested."""
+        """Return whether a retry is enough for the row: it has attempts left, and no cancel was requested."""
         allowed = self._settlement.attempts_allowed(claim.row, None)
         return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
 
     def _defer(self, unrunnable: Sequence[tuple[Claim, str]]) -> None:
         """Make the rows of these claims due later.
 
-        One statement defers the rows that need only a retry; the other rows are settled one by one. If the database
-        refuses the statement, all rows are settled one by one. If the database does not answer, the rows are due when
-        their leases end.
+        One statement defers the rows for which a retry is enough; the other rows are settled one by one. If the
+        database refuses the statement, all rows are settled one by one. If the database does not answer, the rows are
+        due when their leases end.
         """
         together: list[tuple[Claim, str]] = []
         alone: list[tuple[Claim, str]] = []
@@ -103,7 +103,8 @@ class RunnableFilter:
     def _retry_of(self, claim: Claim, reason: str) -> Retry:
         """Return the retry that defers the row.
 
-        A schedule waits for the longest retry wait, and the attempt does not count. A task waits as after a failure.
+        The row of a schedule waits for the longest retry wait, and the attempt does not count. A queue task waits as
+        after a failure.
         """
         version = version_of(claim.row)
         if version is None:
@@ -128,7 +129,7 @@ class RunnableFilter:
 
 
 def _has_usable_lease(claim: Claim) -> bool:
-    """Return whether bulk statements can use the key and the fence. On SQLite both may have a wrong type."""
+    """Return whether bulk statements can use the key and the fence. On SQLite either may have a wrong type."""
     key: object = claim.lease.key
     fence: object = claim.lease.fence
     return isinstance(key, str) and "\0" not in key and isinstance(fence, int)

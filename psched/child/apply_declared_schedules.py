@@ -29,7 +29,7 @@ class ApplyDeclaredSchedules:
     """A thread that applies the declared schedules. Retries until the database is ready. An error stops no worker."""
 
     def __init__(self, section: Section, application: Application, applied: Callable[[], object]) -> None:
-        """`applied`: called when the schedules are applied, or cannot be applied."""
+        """`applied`: called when the schedules have been applied, or can never be applied."""
         self._section = section
         self._applied = applied
         self._application = application
@@ -55,7 +55,7 @@ class ApplyDeclaredSchedules:
         self._applied()
 
     def _try(self, schedules: ScheduleCollection) -> str | None:
-        """Return why the database is not ready. Return None if the schedules were applied, or cannot be applied."""
+        """Try to apply the schedules. Return why the database is not ready, or None if no further attempt is needed."""
         store = schedules.store
         try:
             try:

@@ -51,7 +51,7 @@ class HandlerChild(ChildRole):
     ) -> None:
         """`send`: sends the master a message of `psched.process.child_protocol`.
 
-        `connection`: to the fetching child; None if this child polls.
+        `connection`: the connection to the fetching child; None if this child polls.
         """
         settings = spec.settings
         log_runs(json=settings.log_format == "json")
@@ -141,10 +141,10 @@ class HandlerChild(ChildRole):
         return not worked and not self._runs.active()
 
     def report_suspects(self) -> None:
-        """Name the suspects in the running table and freeze it: no later write changes the table.
+        """Name the suspects in the running table, and freeze the table: no later write changes it.
 
         Suspects are the runs in progress and, for each idle thread, the last run that is not settled yet. If these last
-        runs were not named, a handler that breaks its process and then returns would run again and again.
+        runs were not named, a handler that returns after it has broken its process would run again and again.
         """
         unsettled = [
             RunRecord(f"{opened.name}:{task.row.key}", task.lease.claim)

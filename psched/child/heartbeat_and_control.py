@@ -37,7 +37,7 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 _STOPS: dict[int, bool] = {signal.SIGTERM: False, signal.SIGINT: False, signal.SIGQUIT: True}
-"""Signals that end the child, each with whether the stop is immediate. The master's orders use the numbers of these
+"""Signals that end the child, each with whether it stops immediately. The master's orders use the numbers of these
 signals."""
 _ORPHAN_GRACE = 0.4
 """Seconds from the death of the master until running handlers are stopped."""
@@ -102,7 +102,7 @@ class ControlThread(threading.Thread):
             self._pipe.send(BEAT)
 
     def _report(self) -> bool:
-        """Update the process title, and tell the master if the `trouble` of the `ChildRole` has changed.
+        """Update the process title, and tell the master if the `ChildRole.trouble` has changed.
 
         Return whether the child was idle since the last heartbeat.
         """
@@ -155,7 +155,7 @@ class ControlThread(threading.Thread):
             log.exception("an error in the control thread; the thread continues")
 
     def _stop_role(self, immediate: bool, grace: float | None = None) -> None:
-        """Stop the child's work, its `ChildRole`. Before the role starts, no row is leased, so the process ends."""
+        """Stop the child's `ChildRole`. If it has not started, no row is leased, so end the process."""
         with self._role_lock:
             if self._role is None:
                 self._pipe.send(BYE)
@@ -169,10 +169,10 @@ class ControlThread(threading.Thread):
         self._stop_role(immediate=True, grace=_ORPHAN_GRACE)
 
     def _end_process(self, why: str) -> NoReturn:
-        """End the process immediately, without releasing leases.
+        """End the process immediately, without releasing leases. The master notices the death and releases them.
 
-        If a handler has closed the pipes, it has also closed the database connection, or the descriptor of this
-        connection now belongs to another file. The master notices the death and releases the leases.
+        A handler that has closed the pipes to the master has also closed the database connection, or the descriptor of
+        this connection now belongs to another file. So this process cannot release leases.
         """
         log.error("%s; exiting immediately", why)
         try:

@@ -78,8 +78,8 @@ def role_of(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
 def register_fork_hooks(signals: SignalQueue, pipe: ChildPipe) -> None:
     """Detach each process that this child forks from now on: the new process gets no signals and no pipes of the child.
 
-    Signals are blocked during the fork. If a signal reached the new process too early, that process would write it to
-    the signal queue, which both processes still share: the new process would survive, and the child would stop instead.
+    Signals are blocked during the fork. A signal that reached the new process too early would be written to the signal
+    queue that both processes still share: the new process would survive, and the child would stop instead.
     """
     mask = threading.local()
 

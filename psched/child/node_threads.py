@@ -15,8 +15,8 @@ from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import TypeFilter
 
 _WITHDRAWAL = 1.0
-"""The maximum number of seconds that an ending child waits until its node is removed from psched_nodes and
-its statistics are written."""
+"""The maximum number of seconds that an ending child waits until its node is removed from psched_nodes and the node's
+statistics are written."""
 _LAST_WRITE = 0.3
 """The maximum number of seconds for the last write of the statistics at an immediate stop."""
 
@@ -30,7 +30,7 @@ class NodeThreads:
         processes: Callable[[], Sequence[NodeProcess]],
         applied: Callable[[], object] | None,
     ) -> None:
-        """`filters`: for each section, which types the node runs.
+        """`filters`: accept, for each section, the types that the node runs.
 
         The other parameters are those of `PolledSections`.
         """
@@ -60,7 +60,7 @@ class NodeThreads:
     def close(self, waits: bool) -> None:
         """End the threads.
 
-        Without `waits`, do not wait until the node is removed from psched_nodes, because its entry expires anyway.
+        `waits`: whether to wait until the node is removed from psched_nodes. If it is not removed, its entry expires.
         """
         self._heartbeat.close()
         for thread in self._applying:

@@ -30,8 +30,8 @@ class PolledSections:
     ) -> None:
         """`processes`: returns the children of this node that run handlers, and their runs. Callable from any thread.
 
-        `applied`: called when the schedules of the application are applied, or cannot be applied. None: this child does
-        not apply them.
+        `applied`: called when the schedules of the application have been applied, or can never be applied. None: this
+        child does not apply them.
         """
         self._sections = sections
         served = {opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in sections}
@@ -42,9 +42,9 @@ class PolledSections:
         self.node_threads = NodeThreads(sections, application, served, processes, applied)
 
     def prepare(self) -> None:
-        """Check the tables, and log the `types` that match no handler.
+        """Check the tables, and log the configured `types` that match no handler.
 
-        If the database does not answer or refuses the login, write that to the log; the pollers keep trying.
+        If the database does not answer or refuses the login, log that; the pollers keep trying.
 
         Raises:
             ConfigError: a table is missing, belongs to another program, or cannot be used.

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from psched.process.owned_descriptor import OwnedDescriptor
 
 DONE = 0
-"""Exit code after a graceful stop, or after `max_request_per_child` runs. The codes follow sysexits.h."""
+"""Exit code after a graceful stop, or after `max_request_per_child` runs. These exit codes follow sysexits.h."""
 FORCED = 75
 """Exit code after a forced exit (immediate stop, timeout, lease not renewed)."""
 BOOT_FAILED = 78
@@ -28,7 +28,8 @@ READY = "ready"
 RECOVERED = "recovered"
 """Message: the child has released the leases of the dead children that its spec names."""
 APPLIED = "applied"
-"""Message: the child has applied, or cannot apply, the schedules that the application declares (`apply_at_start`)."""
+"""Message: the child has applied the schedules that the application declares (`apply_at_start`), or can never apply
+them."""
 EMPTY = "empty"
 """Message: a forced exit is in progress, and the child has released all its leases."""
 BYE = "bye"
@@ -86,7 +87,7 @@ class MasterPipe:
         self.messages = messages
         self._heartbeat = heartbeat
         self.ended = False
-        """Whether the other end is closed: the child is dead, or a handler has closed the pipe."""
+        """Whether the child has closed its end: the child is dead, or a handler has closed the pipe."""
         self._orders = orders
         self._rest = b""
 

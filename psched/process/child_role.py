@@ -21,7 +21,10 @@ class ChildRole:
         """
 
     def running(self) -> Sequence[str]:
-        """Return the type of each running task, or its key, for the process title. Callable from any thread."""
+        """Return the types of the running tasks, or their keys (`proc_title: key`), for the process title.
+
+        Callable from any thread.
+        """
         return ()
 
     def was_idle(self) -> bool:
@@ -35,4 +38,7 @@ class ChildRole:
         """
 
     def report_suspects(self) -> None:
-        """Write the started, unsettled tasks into the running table. Each of them may be why the process dies."""
+        """Write the tasks that have begun and are not settled into the running table.
+
+        Each of these tasks may be why the process dies.
+        """

@@ -12,7 +12,7 @@ from psched.process.dispatch_socket import DispatchSocket
 from psched.process.running_table import RunningTable
 
 FETCHER_SLOT = 0
-"""The number of the fetching child's slot. In each slot the master forks one child after the other."""
+"""The number of the fetching child's slot."""
 FIRST_SLOT = 1
 """The number of the slot whose child does the work that each node needs once, such as alerts."""
 
@@ -22,12 +22,12 @@ class DeadChild:
     """A dead child whose leases another process must release.
 
     - `holder`: the holder of its leases.
-    - `running`: the tasks that it ran, as `section:key`.
+    - `running`: the tasks that the child ran, as `section:key`.
     - `error`: the error to record with these tasks.
-    - `child`: its name; empty if no other child has the same holder.
+    - `child`: the name of the child; empty if no other child has the same holder.
     - `claims`: for each of `running`, the number of the acquire (`Lease.claim`).
-    - `is_fetcher`: whether it was a fetching child. Only the next fetching child finds the leases that a dead fetching
-      child had.
+    - `is_fetcher`: whether this was a fetching child. Only the next fetching child finds the leases that a dead
+      fetching child had.
     """
 
     holder: str
@@ -45,8 +45,8 @@ class DeadChild:
     def own_claims(self, section: str) -> dict[str, int] | None:
         """Return the leases to release for the child in `section`: None for all leases of its holder.
 
-        If other children have the same holder, these are the leases of the tasks that the child ran: the keys, each
-        with the number of its acquire. Another child may have acquired the same key since.
+        If other children have the same holder, return only the leases of the tasks that the child ran: the keys, each
+        with the number of its acquire, because another child may have acquired the same key since.
         """
         if not self.child:
             return None
@@ -59,14 +59,14 @@ class DeadChild:
 class ChildSpec:
     """What the master tells one child of a slot.
 
-    - `holder`: is written with the child's leases. Children with the same dispatch socket share it.
-    - `name`: belongs to this child only.
+    - `holder`: the holder of the child's leases. Children with the same dispatch socket share it.
+    - `name`: the name of this child only.
     - `dead`: the dead children whose leases this child must release first.
-    - `running_table`: belongs to this child. The master also reads it after the child's death.
+    - `running_table`: the table of this child's runs. The master also reads it after the child's death.
     - `dispatch`: the socket over which the fetching child sends tasks to its siblings. None: the child polls for
       itself.
     - `siblings`: the names of the living children with the same dispatch socket.
-    - `counters`: where the child counts.
+    - `counters`: the block for the child's counters, if any.
     - `applies_schedules`: whether the child applies the schedules that the application declares (`apply_at_start`).
       True until a child of the slot has done so since the master started or reloaded its configuration.
     """

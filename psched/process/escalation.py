@@ -1,8 +1,8 @@
-"""When a child is ordered to stop, and when it is killed: a pure function of time. Each child has one `Escalation`.
+"""Decides when a child is ordered to stop, and when it is killed. Each child has one `Escalation`.
 
-Nothing in this module acts. `tick(now)` returns each order once, as a signal: SIGTERM for a graceful stop, SIGQUIT for
-an immediate stop, and SIGKILL, which is repeated until the child is gone. `deadline` is the latest time for the next
-call. Times are monotonic seconds.
+Nothing in this module acts: an `Escalation` depends only on time. `tick(now)` returns each order once, as a signal:
+SIGTERM for a graceful stop, SIGQUIT for an immediate stop, and SIGKILL, which is repeated until the child is gone.
+`deadline` is the latest time for the next call. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from psched.config import Settings
 RELEASE = 1.5
 """How many seconds a child has after `child_kill_interval` to kill its descendants and release its leases."""
 _KILL_AGAIN = 5.0
-"""If a child still exists this many seconds after SIGKILL (its disk hangs, or its descendants multiply), it is killed
-again.
+"""Seconds after SIGKILL. A child that still exists then is killed again: its disk hangs, or its descendants multiply.
 """
 
 
@@ -45,7 +44,7 @@ class Escalation:
         self._end_at = now + self._lifetime
 
     def stop(self, immediate: bool, now: float) -> None:
-        """Begin to stop the child. A second call can only make the stop faster."""
+        """Begin to stop the child. A further call can only make the stop faster."""
         if not self.stopping:
             self.stopping = True
             self._leave_at = math.inf if self._graceful is None else now + self._graceful

@@ -1,4 +1,4 @@
-"""systemd's journal: whether standard error goes to it, and how to write entries and lines with a priority."""
+"""Finds out whether standard error goes to systemd's journal, and writes entries and lines with a priority."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 _STDERR = 2
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
-"""The priorities of syslog(3)."""
+"""The priorities of syslog(3), by level."""
 
 
 def has_stderr() -> bool:
@@ -37,7 +37,7 @@ def send(level: int, message: str) -> None:
 
 
 def lines(level: int, message: str) -> str:
-    """Return the message as lines for a stream to the journal. Each line becomes an entry of this priority."""
+    """Return the message as lines for a stream to the journal. Each line becomes an entry with this level."""
     return "".join(f"<{_priority(level)}>{line}\n" for line in message.splitlines())
 
 

@@ -18,13 +18,13 @@ _SIGEV_SIGNAL = 0
 _SIGEVENT_SIZE = 64
 
 _LIBC: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-"""Loaded when the master imports this module, because looking for libraries would delay each child."""
+"""Loaded at import, in the master, because looking for libraries would delay each child."""
 
 
 def signal_at_death_of_parent(number: int) -> None:
-    """Request a signal for the moment when the *thread* that forked us ends.
+    """Request a signal for the moment when the *thread* that forked this process ends.
 
-    If it has ended already, no signal comes.
+    If that thread has ended already, no signal comes.
     """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
@@ -37,10 +37,10 @@ def adopt_orphans(yes: bool) -> None:
 
 
 class KillTimer:
-    """A kernel timer that kills this process `seconds` after its last restart.
+    """A kernel timer that kills this process `seconds` after the timer's last restart.
 
-    It needs no interpreter and also kills a stopped process. So a frozen child dies in time even if its master is dead.
-    Forked processes do not inherit the timer.
+    The timer needs no interpreter, and also kills a stopped process. So a frozen child dies in time even if its master
+    is dead. Forked processes do not inherit the timer.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -116,7 +116,7 @@ class LogHandler(logging.Handler):
         self._json: logging.Formatter | None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Handle a record without a lock: a write is atomic, and a stuck thread would hold the lock for ever."""
+        """Handle a record without a lock. A write is atomic, and a stuck thread would hold the lock for ever."""
         wanted = bool(self.filter(record))
         if wanted:
             self.emit(record)
@@ -165,7 +165,7 @@ class _Formatter(logging.Formatter):
 def begin_logging(log: Log) -> None:
     """Send the log records of this process, psched's and the application's, to `log`.
 
-    If a program has set up logging itself and configures no `log`, its own handlers are kept.
+    If `log` has no path and a program has set up log handlers of its own, change nothing.
     """
     root = logging.getLogger()
     if root.handlers and log.path is None:

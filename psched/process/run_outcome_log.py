@@ -21,13 +21,14 @@ from psched.task import Task
 
 _runs_log = logging.getLogger("psched.runs")
 _LONGEST_NAME = 200
-"""The maximum number of characters of an error in the log line of its run. The traceback follows in full."""
+"""The maximum number of characters of an error in the log line of its run. The full traceback follows."""
 
 
 def log_runs(json: bool = False) -> None:
-    """From now on, log the end of each run. A telemetry listener does so. Idempotent.
+    """Attach a telemetry listener that logs the end of each run. Idempotent.
 
-    `json`: also log, one by one, the runs that are settled together, and let each record of a handler name its run.
+    `json`: also log, one by one, the runs that are settled together, and add the run to each record that a handler
+    logs.
     """
     if json:
         import psched.structured_logging  # noqa: F401, PLC0415 – attaches the listener for run contexts
@@ -66,7 +67,7 @@ def _said(event: str, task: Task, error: str | None = None, **fields: Any) -> di
 
 
 def _log_settled(section: str, tasks: Sequence[Task]) -> None:
-    """Log a single run with its outcome, or the number of several runs. Several runs have all finished."""
+    """Log a single run with its outcome, or the number of several runs, which have all finished."""
     if len(tasks) == 1 or _runs_log.isEnabledFor(logging.DEBUG):
         for task in tasks:
             _log_settled_run(task, logging.DEBUG if len(tasks) > 1 or task.outcome == "released" else logging.INFO)

@@ -14,7 +14,7 @@ from typing import Any
 from psched.process.owned_descriptor import OwnedDescriptor
 
 UPGRADE_NOW: int = getattr(signal, "SIGEMT", None) or signal.SIGRTMIN
-"""The signal for an immediate binary upgrade: EMT where it exists, RTMIN on Linux."""
+"""The signal for an immediate binary upgrade: EMT on systems that have it, else RTMIN."""
 
 MASTER_SIGNALS: frozenset[int] = frozenset(
     {
@@ -82,4 +82,4 @@ def name_of(number: int) -> str:
 
 
 def _wake(number: int, frame: FrameType | None) -> None:
-    """Do nothing: before Python calls this handler, it has written to the wakeup descriptor."""
+    """Do nothing: before Python calls this handler, Python has written to the wakeup descriptor."""
