@@ -40,11 +40,11 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
     2d (ago). Without violations, the command prints a line of proof for each schedule, and the exit code is 0. With a
     violation the exit code is 1.
 
-    --json prints one array of objects with key, proved, expected, ran, extra_runs (runs by run-now), backfilled (runs
-    by backfills), skipped, running, pending, failed, missing (all of them numbers of occurrences), first, last (unix
-    seconds), reasons (of skipped occurrences), violations (kind, time, time_local, last, count, what, behind: the run
-    that the occurrence waits for, and next_attempt: of the failing run, in unix seconds or null), unlisted (the number
-    of further violations), and notes (time and what).
+    --json prints one array of objects with key, proved, numbers of occurrences (expected, ran, extra_runs by run-now,
+    backfilled, skipped, running, pending, failed and missing), first and last (unix seconds or null), reasons (of
+    skipped occurrences), violations, unlisted (the number of further violations) and notes (time and what). Each
+    violation has kind, time, time_local, last, count, what, behind (the time of the run that the occurrence waits for)
+    and next_attempt (when that run, or else the occurrence itself, is retried; both unix seconds or null).
     """
     proved = []
     with opened(chosen) as schedules:
@@ -74,7 +74,6 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
 
 
 def _object(verdict: Verdict) -> Fields:
-    """Return the `--json` object of a verdict."""
     fields = as_object(verdict)
     return fields | {"violations": [with_local_times(found, ("time",)) for found in fields["violations"]]}
 

@@ -1,4 +1,4 @@
-"""psched backfill: runs past occurrences of a schedule, and lists such backfills."""
+"""psched backfill: starts, lists and changes backfills. A backfill runs past occurrences of a schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""psched calendar: named calendars. A schedule does not run on the days of a calendar that it excludes."""
+"""psched calendar: named calendars. A schedule that excludes a calendar does not run on the calendar's days."""
 
 from __future__ import annotations
 

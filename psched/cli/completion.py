@@ -22,7 +22,7 @@ def completed_keys(name: SectionName) -> Callable[[click.Context, click.Paramete
 
 
 def completed_types(name: SectionName) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a function for shell completion: it returns types of the first rows of the section."""
+    """Return a function for shell completion: it returns types in the section that begin with the typed text."""
     return partial(_completions, name, lambda row: row.type)
 
 
@@ -33,9 +33,9 @@ def _completions(
     parameter: click.Parameter,
     incomplete: str,
 ) -> list[str]:
-    """Return at most 1,000 completions.
+    """Return the completions that the first 1,000 rows have. `word`: returns the key or type of a row.
 
-    Returns no completions if the section cannot be read, and prints no error, because the user is at a prompt.
+    If the section cannot be read, returns no completions and prints no error, because the user is at a prompt.
     """
     prefix = incomplete if parameter.name == "key" and incomplete else None
     try:

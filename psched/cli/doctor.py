@@ -90,7 +90,7 @@ def _section_findings(chosen: Chosen, name: SectionName, section: Section) -> It
 def _row_findings(
     chosen: Chosen, name: SectionName, section: Section, collection: ScheduleCollection | Queue
 ) -> Iterator[Finding]:
-    """Yield the findings for which many rows are read."""
+    """Yield the findings of the checks that read many rows."""
     yield from LeftToRuby(chosen, name).findings(collection)
     if isinstance(collection, ScheduleCollection) and collection.store.keeps_policies:
         yield from hook_findings(section, collection)

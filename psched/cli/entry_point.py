@@ -13,8 +13,8 @@ from importlib import import_module  # noqa: E402
 
 _INTERRUPTED = 130  # the exit code that shells use for a program ended by SIGINT
 _COLLECTED = 50_000
-"""Python collects cyclic garbage after this many new objects. Python's default of 700 took a third of the processor
-time of psched plan with 10,000 schedules (2026-11-28).
+"""Python searches for cyclic garbage after this many new objects. With Python's default of 700, the searches took a
+third of the processor time of psched plan with 10,000 schedules (2026-11-28).
 """
 
 

@@ -132,7 +132,7 @@ def _show(
 
 
 def _restricted(rule: Rule, verdict: DateVerdict) -> DateVerdict:
-    """Return the verdict without times that match the expression but are no occurrences, such as on excluded days."""
+    """Return the verdict without times that are no occurrences (as on excluded days), and with the reasons for this."""
     found = {each: rule_occurrences.why_not(rule, each.time) for each in verdict.occurrences}
     reasons = tuple(dict.fromkeys(reason for reason in found.values() if reason is not None))
     left = tuple(each for each, reason in found.items() if reason is None)

@@ -50,8 +50,8 @@ def forecast(chosen: Chosen, days: int) -> None:
 
     --json prints one object with schedules (the number of counted schedules), unusable (the number of schedules whose
     rule cannot be used), may_skip (the number of schedules with overlap: skip), unmeasured (types without a run in the
-    ledger, which busy leaves out) and hours: an array of objects with time (unix seconds, and as time_local), starts
-    and busy (the mean number of busy workers, or null).
+    ledger; their runs are not counted in busy) and hours: an array of objects with time (unix seconds, and as
+    time_local), starts and busy (the mean number of busy workers, or null).
     """
     with opened_section(chosen, "schedules", read_only=True) as schedules:
         found = ScheduleInsight(schedules).forecast(days * 24)

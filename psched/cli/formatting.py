@@ -42,9 +42,9 @@ class ListColumns:
     """The columns of a list.
 
     `brief`: the columns on a terminal, each with a rank. If the terminal is too narrow, columns of the lowest rank are
-    cut first; a column of rank `KEPT` is never cut. `wide`: all columns. `original`: the columns of the original
-    program and their widths; the last column has no width. `own_time`: a column of unix seconds that `--json` leaves
-    out.
+    cut first; a column of rank `KEPT` is never cut. `wide`: all columns. `original`: the columns that the Ruby
+    program prints, and their widths; the last column has no width. `own_time`: a column of unix seconds that `--json`
+    leaves out.
     """
 
     brief: Mapping[str, int]
@@ -78,7 +78,7 @@ def write_rows(
 ) -> None:
     """Print the rows while they are read.
 
-    With `as_json`, prints one JSON array. With `original`, prints the original program's format. Otherwise prints a
+    With `as_json`, prints one JSON array. With `original`, prints the Ruby program's format. Otherwise prints a
     table that fits the terminal, or, with `wide`, an uncut table of all columns. Into a pipe or file, prints all
     columns as tab-separated lines instead of a table. `times`: the names of fields in unix seconds. `listed`: returns
     the fields of a row for a table.
@@ -188,7 +188,7 @@ def brief_time(seconds: float) -> str:
 
 
 def compact(data: dict[str, Any]) -> str:
-    """Return data as compact JSON. If another program stored data that JSON cannot hold, return it as Python text."""
+    """Return data as compact JSON, or its repr if JSON cannot hold it. (Another program can store such data.)"""
     try:
         return encode(data)
     except ValueError:

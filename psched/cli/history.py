@@ -72,13 +72,13 @@ def history(
 ) -> None:
     """Show how occurrences ended.
 
-    With KEY: the occurrences of one schedule by their times; --since and --until limit these times. Without KEY: the
-    occurrences of all schedules by the times when they ended; --since and --until limit those times.
+    With KEY: the occurrences of one schedule, sorted by their times. Without KEY: the occurrences of all schedules,
+    sorted by the times when they ended. --since and --until limit the times by which the occurrences are sorted.
 
     --failed shows only occurrences that had a failed or lost attempt, or were skipped outside of a pause. --late shows
     these occurrences, and those that started late. With either option, occurrences that are failing now, and have not
     ended, come last. Their outcome is `failing`, or `running` during another attempt. `type: rdb_compat` does not
-    record failing occurrences. --late reads each entry from --since to --until.
+    record failing occurrences. To find late starts, --late reads each entry from --since to --until.
 
     With --output: the attempts whose output was kept, by key and then by time, with their results and outputs. With
     --output and --failed: only failed attempts. With --output and --json: objects with key, scheduled_time, attempt,
@@ -157,7 +157,7 @@ def _settled(row: LedgerRow) -> Fields:
 
 
 def _unsettled(row: ScheduleRow) -> Fields:
-    """Return the `--json` object of a failing occurrence. It has the same names as the object of a ledger entry."""
+    """Return the `--json` object of a failing occurrence, with the same fields as the object of a ledger entry."""
     fields: Fields = {"key": row.key, "scheduled_time": row.next_time, "backfill": None}
     fields |= dict.fromkeys(("started", "ended", "detail", "last", "fence", "reckoning"))
     fields |= {"attempts": row.attempts, "node": row.node, "previous": row.previous, "error": row.last_error}

@@ -91,7 +91,7 @@ main = partial(run_command, psched)
 
 
 def commands_with(run: Callable[[], int]) -> click.Group:
-    """Return psched's commands. Of these, `run` and `queue run` parse their options, then call the function `run`."""
+    """Return psched's commands, of which `run` and `queue run` only parse their options and call the function `run`."""
 
     def replaced(group: click.Group) -> click.Group:
         commands: Any = group.commands

@@ -33,7 +33,7 @@ _BATCH = 100
 """The maximum number of rows that one transaction reads and writes."""
 _OTHER_SIDE = "whose type is not the configured `type:`."
 _OLDEST_DUE = 1_300_000_000
-"""Unix seconds in March 2011. PerfectQueue only runs tasks with a later time."""
+"""Unix seconds in March 2011. PerfectQueue only runs tasks whose due time is later."""
 _WINDOW, _WINDOWS = 28 * 86400, 14
 """Length in seconds and number of the windows in which the occurrences of two cron dialects are compared. Together the
 windows are more than a year.
@@ -46,7 +46,7 @@ class _NotCopiedError(Exception):
 
 @dataclass
 class SectionCopy:
-    """The results of copying one section. `left` and `notes`: pairs of key and reason."""
+    """The results of copying one section. `left`: the rows not copied, as pairs of key and reason; `notes` likewise."""
 
     section: SectionName
     source: str

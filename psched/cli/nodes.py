@@ -1,4 +1,4 @@
-"""psched nodes: lists the workers on all hosts, and the tasks that they run."""
+"""psched nodes: lists the nodes on all hosts, and the tasks that they run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RUNS = ListColumns(
 @click.option("--running", is_flag=True, help="List running tasks instead of nodes.")
 @common_options()
 def nodes(chosen: Chosen, running: bool) -> None:
-    """List the workers on all hosts, and the tasks that they run.
+    """List the nodes on all hosts, and the tasks that they run.
 
     A node is a daemon, or a process with an embedded scheduler. Each node reports its tasks every ten seconds (every
     twenty with two sections), and within a few seconds after a change. A node has vanished if it did not report for a

@@ -31,7 +31,7 @@ def required_section(settings: Settings, name: SectionName) -> Section:
 
 @contextmanager
 def opened_section(chosen: Chosen, name: SectionName, check: bool = True, **access: bool) -> Iterator[Any]:
-    """Open the schedules or the queue. Raises ConfigError. Errors of the database become DatabaseError in the context.
+    """Open the schedules or the queue. Within the context, a driver's errors become DatabaseError. Raises ConfigError.
 
     `check`: require that the tables exist. `access`: `read_only` and `long_reads`, see `StoreSettings`.
     """
@@ -41,7 +41,7 @@ def opened_section(chosen: Chosen, name: SectionName, check: bool = True, **acce
 
 @contextmanager
 def opened_as(section: Section, name: SectionName, check: bool = True, **access: bool) -> Iterator[Any]:
-    """Open `section` as schedules or queue. Otherwise like `opened_section`."""
+    """Open the schedules or the queue that `section` configures. Otherwise like `opened_section`."""
     holder = holder_name(f"psched-{os.getpid()}")
     with _OPEN[name](section, holder, **access) as collection, database_errors(section, collection.store):
         if check:
@@ -55,14 +55,14 @@ def opened(chosen: Chosen) -> AbstractContextManager[ScheduleCollection]:
 
 @contextmanager
 def listed_schedules(chosen: Chosen) -> Iterator[ScheduleInsight]:
-    """Open the schedules for lists of any length. Raises the errors of `opened_section`."""
+    """Open the schedules to read lists of any length. Raises the errors of `opened_section`."""
     with opened_section(chosen, "schedules", read_only=True, long_reads=True) as schedules:
         yield ScheduleInsight(schedules)
 
 
 @contextmanager
 def listed_tasks(chosen: Chosen) -> Iterator[TaskInsight]:
-    """Open the queue for lists of any length. Raises the errors of `opened_section`."""
+    """Open the queue to read lists of any length. Raises the errors of `opened_section`."""
     with opened_section(chosen, "queue", read_only=True, long_reads=True) as tasks:
         yield TaskInsight(tasks)
 

@@ -35,7 +35,7 @@ When = Callable[[float], float]
 
 @dataclass(frozen=True)
 class _Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """Type of an option. `parse` converts the text, or raises ValueError. Only a default of text is converted."""
+    """Type of an option. `parse` converts the text, or raises ValueError. A default is converted if it is text."""
 
     name: str
     parse: Callable[[str], Any]
@@ -184,4 +184,4 @@ def _place(text: str) -> tuple[float, str]:
 
 
 PLACE = _Parsed("place", _place)
-"""Where a page of schedules begins: `next_run_time` and key of the last schedule of the page before."""
+"""`next_run_time` and key of a schedule, as in 1796108400:KEY. A list of schedules continues after this schedule."""

@@ -161,7 +161,10 @@ def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chos
 
 
 class LimitedRows(Generic[T]):
-    """The first `limit` of `rows` (None: all). `place` returns the value of --after that continues behind a row."""
+    """The first `limit` of `rows` (None: all).
+
+    `place`: returns, for a row, the value of --after with which the next list begins after this row.
+    """
 
     def __init__(self, rows: Iterable[T], limit: int | None, place: Callable[[T], str]) -> None:
         self._rows = rows

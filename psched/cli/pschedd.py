@@ -79,7 +79,7 @@ class Invocation(Chosen):
     immediate: bool
     timeout: float | None
     background: bool
-    """Whether output goes to the log: after `start`, and in the new master of an upgrade."""
+    """Whether output goes to the log, as after `start`. An upgrade passes the value to the new master."""
     app: tuple[str, ...]
 
     def configured(self) -> Settings:
@@ -100,9 +100,8 @@ class Invocation(Chosen):
     def pid_path(self) -> Path:
         """Return the pid file of the running daemon.
 
-        Raises PidFileError if a daemon of another configuration holds the file.
-
-        With --pid-file, the configuration need not be readable, and the daemon may use any configuration.
+        With --pid-file, the configuration need not be readable, and the daemon may use any configuration. Without it,
+        raises PidFileError if a daemon of another configuration holds the file.
         """
         path = self.new_pid_path()
         if not path.name:  # files beside it (`NAME.metrics`) could not be named
@@ -132,7 +131,7 @@ class Invocation(Chosen):
 
     @property
     def title(self) -> str:
-        """The title of the master of this configuration. The configuration need not be readable."""
+        """The process title of the master of this configuration. The configuration need not be readable."""
         return master_title(default_environment() if self.environment is None else self.environment, self.file)
 
     def other_pid_files(self) -> list[Path]:
@@ -310,7 +309,7 @@ def upgrade(invocation: Invocation) -> int:
 def _request(
     invocation: Invocation, number: int, requests: Callable[[MasterStatus], RequestStatus]
 ) -> tuple[int, int | None, RequestStatus | None]:
-    """Signal the master, and wait for the end of the request, at most `request_timeout`.
+    """Signal the master, and wait up to `request_timeout` until it has carried out the request.
 
     Return the pid of this master, the pid of the master that runs afterwards (None: none), and the outcome of the
     request (None: unknown).
@@ -381,8 +380,8 @@ def has_ended(pid: int) -> bool:
 def workers(pid: int, pending: Sequence[PendingWorker] = ()) -> list[str]:
     """Return a line for each worker of the master, such as "worker 2 running s1 (pid 4711)".
 
-    The lines come from process titles. `pending`: workers that are being started or awaited; each gets a line, even
-    without a process.
+    The lines come from process titles. `pending`: workers that are not up yet; each gets a line, even if it has no
+    process yet.
     """
     awaited = {worker.number: worker for worker in pending}
     lines = {number: worker.text(monotonic()) for number, worker in awaited.items()}

@@ -199,8 +199,8 @@ def stats(chosen: Chosen, last: float) -> None:
     long the first task has been due, and the number of live nodes that route the type (`workers`). At most 10,000 tasks
     of a status and 1,000 of a type (`1,000+`) are counted. At most 100 types are shown, the longest due first. Then the
     command prints the runs that ended, as `psched stats` does. A wait is the time from a task's due time to the start
-    of its first attempt. With `type: rdb_compat`, only the statuses are counted: it keeps types inside the data, and
-    stores no statistics.
+    of its first attempt. With `type: rdb_compat`, only the statuses are counted, because it keeps types inside the data
+    and stores no statistics.
 
     --json prints one object with statuses (for each status an object with count, and with more: true if there may be
     more tasks than count), types: an array of objects with type, waiting, due, running (as above), oldest (seconds, or

@@ -1,4 +1,4 @@
-"""Warns if neither the configured application nor a live worker routes a type."""
+"""Warns if neither the configured application nor a live node routes a type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psched.supervisor.loaded_config import configured_application
 
 
 def warn_unless_routed(chosen: Chosen, name: SectionName, store: LeaseStore, type_: str) -> None:
-    """Print a warning if neither the configured application nor a live worker routes the type.
+    """Print a warning if neither the configured application nor a live node routes the type.
 
     Prints nothing if the application cannot be loaded.
     """

@@ -69,7 +69,7 @@ class LeftToRuby:
         )
 
     def note(self, insight: TableInsight) -> None:
-        """Print the types that no live worker routes, and the rows that psched leaves to Ruby workers."""
+        """Print the types that no live node routes, and the rows that psched leaves to Ruby workers."""
         unrouted = insight.unrouted()
         if unrouted is not None:
             click.echo(f"types that no live worker routes: {unrouted}", err=True)

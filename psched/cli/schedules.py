@@ -300,7 +300,7 @@ def _state_text(row: Fields) -> str:
 
 
 def _attempt_text(row: Fields) -> list[str]:
-    """Return the number, as in the log, of the running or the next attempt as text; [] for a first attempt."""
+    """Return the running or the next attempt as text, with its number as in the log; [] for a first attempt."""
     attempts = row["attempts"]
     if row["state"] == RUNNING:
         return [f"attempt {attempts}"] if attempts > 1 else []

@@ -46,7 +46,7 @@ from psched.schedules_file.rollback import rollback_to_time, rollback_to_version
 from psched.schedules_file.writer import duration, schedules_text
 
 CHANGES = 3
-"""The exit code of a plan with changes."""
+"""The exit code of plan, diff and rollback if they have found changes or differences."""
 _SIGNS = {ADD: "+", MODIFY: "~", DELETE: "-"}
 _KEYS_SHOWN = 10
 
@@ -94,10 +94,10 @@ def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt:
 
     --json prints the same object that --out writes. It has source, database (its URL without the password), owners, at
     (unix seconds), unchanged (a number of schedules), undeclared (keys of schedules that are not declared, and stay),
-    others (the number of schedules of other owners), crowded_minutes (minutes in which many of the schedules start:
-    time, starts, before: starts without the plan, and more: how many more such minutes there are) and changes: an array
-    of objects with action (add, modify or delete), key, version (of the row), definition, differences (name, before and
-    after), gained and lost (runs: count, first, exact), notes and warnings.
+    others (the number of schedules of other owners), crowded_minutes (minutes in which many of the schedules start) and
+    changes. A crowded minute has time, starts, before (starts without the plan) and more (how many more such minutes
+    there are). A change has action (add, modify or delete), key, version (of the row), definition, differences (name,
+    before and after), gained and lost (runs: count, first, exact), notes and warnings.
     """
     with _opened(chosen) as schedules:
         found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
@@ -168,7 +168,7 @@ def diff(chosen: Chosen, file: str | None, app: str | None, adopt: bool) -> int:
     The exit code is 0 if there is no difference, 3 if there are some, and 1 for an error.
 
     --json prints an array of objects with key, state (missing, undeclared or changed), differences (name, declared and
-    database), changed (unix seconds of the last change), by (the node) and action.
+    database) and, about the last change, changed (unix seconds), by (the node) and action.
     """
     with _opened(chosen) as schedules:
         found = _planned(chosen, schedules, file, app, prune=True, adopt=adopt)
@@ -364,7 +364,7 @@ def _planned(
 
 
 def _placed(chosen: Chosen, found: Plan) -> Plan:
-    """Return the plan with `database` set to the configured database. Warn if the plan was made for another one."""
+    """Return the plan with `database` set to the configured database. Warn if the plan was made for another."""
     database = required_section(chosen.settings("schedules"), "schedules").masked_url
     if found.database not in ("", database):
         click.echo(f"warning: the plan was made for {found.database}; this database is {database}", err=True)

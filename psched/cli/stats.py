@@ -1,4 +1,4 @@
-"""psched stats, and the part that psched queue stats shares: rates and percentiles of recent runs."""
+"""psched stats. psched queue stats also uses this module, to print the rates and percentiles of recent runs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def stats(chosen: Chosen, last: float) -> None:
 
 
 def report_of(insight: ScheduleInsight | TaskInsight, is_kept: bool, last: float) -> RunReport | None:
-    """Return the report about the last `last` seconds. `is_kept`: whether the store keeps statistics; if not: None."""
+    """Return the report about the last `last` seconds; None if the store keeps no statistics (not `is_kept`)."""
     return insight.run_report(last) if is_kept else None
 
 

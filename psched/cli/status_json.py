@@ -35,9 +35,9 @@ def print_status(pid_file: Path, metrics_file: Path | None) -> int:
 
 
 def _troubles(line: str) -> list[str]:
-    """Return the problems in the master's report.
+    """Return the problems in `line`, the master's report in the pid file.
 
-    Checks the text, because the daemon's user can write any text there.
+    Returns no problems for an invalid line, because the daemon's user can write any text into the pid file.
     """
     try:
         found = json.loads(line)["troubles"]

@@ -1,7 +1,7 @@
 """The configuration: one environment of a YAML file, or a dict, as frozen settings.
 
 `yaml_file` reads the file, `variable_expansion` replaces `${NAME}`, `validators` check single values, `settings`
-defines the keys and their defaults, and `loader` combines all this and reports every error on one line each. Errors
+defines the keys and their defaults, and `loader` combines all this and reports all errors, one on each line. Errors
 show neither passwords in URLs nor the value of a `${NAME}`.
 """
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _PASSWORD = re.compile(r"(://[^:@/]*):.*@", re.DOTALL)
 _TOKEN = re.compile(r"((?:rediss?|unix)://)(?![^:@/]*:\*\*\*@).*@", re.DOTALL)
-"""The user in a Redis URL without a password. It is masked, as it may be a password whose colon is missing."""
+"""The user in a Redis URL without a password. Messages mask it, as it may be a password whose colon is missing."""
 _OPTION = re.compile(r"([?&]([^=&]*)=)[^&]*")
 _SECRET = re.compile(r"pass|secret|token|^options$", re.IGNORECASE)
 """Names of options that contain a secret. PostgreSQL's `options` can set any variable of the session."""
@@ -78,7 +78,7 @@ def is_in_memory(url: str) -> bool:
 
 
 def absolute_url(url: str, base: Path) -> str:
-    """Return `url`. The path of a relative SQLite file is made absolute; it starts at the folder `base`."""
+    """Return `url`, with the path of an SQLite file made absolute. A relative path starts at the folder `base`."""
     file = _sqlite_file(url) if url.startswith("sqlite") else ""
     if file in ("", ":memory:"):
         return url
@@ -91,9 +91,9 @@ def absolute_path(path: str | Path, base: Path) -> Path:
 
 
 def _sqlite_file(url: str) -> str:
-    """Return the file of a SQLite URL: "" or `:memory:` for a database in memory.
+    """Return the file of an SQLite URL ("" or `:memory:` for a database in memory), or "" for other URLs.
 
-    Return "" for other URLs. Raises ValueError.
+    Raises ValueError for an invalid URL.
     """
     parts = _parse(url)
     return (parts.database or "") if parts.get_backend_name() == "sqlite" else ""

@@ -1,4 +1,4 @@
-"""The key `events`: which events are sent, and where: a webhook, a Redis stream or a channel of PostgreSQL."""
+"""The key `events`: which events are sent to a webhook, a Redis stream or a channel of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXPECTED = (
     "expected a mapping with url (a webhook), stream (the URL of a Redis server) or channel (of PostgreSQL's NOTIFY)"
 )
 EventKind = Literal["run", "late", "failed", "recovered", "task"]
-"""The kinds of events: the end of a schedule's run, the alerts of the hooks, and the end of a queue task."""
+"""`run`: a schedule's run has ended. `task`: a task of the queue has ended. The others are the alerts of the hooks."""
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 _OF_STREAM = ("stream", "name", "max_length")
 _SCHEMES = ("redis://", "rediss://", "unix://")

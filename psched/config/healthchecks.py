@@ -37,9 +37,9 @@ class Healthchecks:
 
 
 def slug(key: str) -> str:
-    """Return a slug: the key in lower case, with `-` for each sequence of characters except a-z, 0-9 and _.
+    """Return a slug: the key in lower case, with `-` instead of each sequence of characters except a-z, 0-9 and _.
 
-    Such sequences at the ends of the key are removed.
+    Such sequences at the ends of the key are left out.
     """
     return re.sub(r"[^a-z0-9_]+", "-", key.lower()).strip("-") or "-"
 
@@ -92,7 +92,7 @@ def _check_template(template: Any) -> None:
 
 
 def http_url(value: Any) -> str:
-    """Accept an absolute http or https URL. Errors do not quote it: `loader` quotes the text of the file instead."""
+    """Accept an absolute http or https URL. Errors do not quote the URL, because it may be a secret."""
     if not isinstance(value, str) or not value.startswith(("http://", "https://")):
         raise ValueError(EXPECTED_HTTP_URL)
     if not value.isascii() or not value.isprintable() or " " in value:

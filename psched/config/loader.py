@@ -1,4 +1,4 @@
-"""Loads `Settings` from a YAML file or a dict. Reports every error, on one line each.
+"""Loads `Settings` from a YAML file or a dict. Reports all errors, one on each line.
 
 A reference such as `${NAME}` that cannot be replaced, or an `env_file` that cannot be read, ends the check; errors that
 would be found later are not reported.
@@ -63,7 +63,7 @@ def default_table(section: SectionName, type_: str) -> str:
 
 
 def default_environment() -> str:
-    """Return the default environment of a file."""
+    """Return the environment that is loaded if none is named."""
     return os.environ.get("PSCHED_ENV") or os.environ.get("RAILS_ENV") or "development"
 
 
@@ -219,7 +219,7 @@ class _Loader:
         return None
 
     def _got(self, message: str, path: tuple[str, ...]) -> str:
-        """Return `, got …` with the text in the file, or with a text that hides it if it may be a secret.
+        """Return `, got …` with the text in the file or, if this text may be a secret, with a description of it.
 
         The text in the file has `${NAME}` instead of the value of a variable. Secrets in a URL are masked.
         """
@@ -255,7 +255,7 @@ class _Loader:
 
 
 def _kind_of(value: Any) -> str:
-    """Return what a value is. Shows only the scheme of a URL, and the keys of a mapping."""
+    """Describe a value without its secrets: by its kind, the scheme of a URL, or the keys of a mapping."""
     if isinstance(value, str):
         scheme = _SCHEME.match(value)
         return f"'{scheme[0]}…'" if scheme else "text"
@@ -274,7 +274,7 @@ def _without_options(value: Any) -> str:
 
 
 def _unexpanded(message: str, expanded: Any, raw: Any) -> str:
-    """Return the message of a check with `${NAME}` instead of each quoted text that an expansion has made."""
+    """Return the message of a check, with the text in the file (`${NAME}`) instead of each quoted expanded text."""
     if isinstance(expanded, str) and isinstance(raw, str):
         return message if expanded == raw else message.replace(repr(expanded), repr(raw))
     if isinstance(expanded, Mapping) and isinstance(raw, Mapping):
@@ -337,7 +337,7 @@ def _is_postgresql(section: Section) -> bool:
 def _lease_faults(settings: Settings, section: Section, name: str, given: Mapping[str, Any]) -> Iterator[str]:
     """Yield an error if a lease ends before a frozen child is killed, or if leases are renewed too rarely.
 
-    The defaults of the child's limits are not checked, only those in `given`: the keys in the file.
+    The child's limits are checked against the lease only if one of them is in `given`, the keys in the file.
     """
     limit, grace = settings.child_heartbeat_limit, settings.child_kill_interval
     explicit = given.keys() & {"child_heartbeat_limit", "child_kill_interval"}

@@ -1,8 +1,8 @@
 """Validators of single configuration values. Each returns the converted value, or raises ValueError.
 
-To a message that begins with "expected", `loader` appends `, got …` with the text in the file. This text has `${VAR}`
-instead of a value that may be a secret. If a message quotes such a value by `repr`, `loader` replaces the value by
-that text.
+If a message begins with "expected", `loader` appends `, got …` with the text in the file, which has `${VAR}`
+instead of a variable's value. If a message quotes an expanded value by `repr`, `loader` replaces this value by the text
+in the file.
 """
 
 from __future__ import annotations
@@ -189,7 +189,6 @@ def is_file(name: str) -> bool:
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """Return a validator for one of these words."""
     *first, last = words
 
     def check(value: Any) -> str:

@@ -73,7 +73,7 @@ class _QuickLoader(_UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)): 
         self._depth -= 1
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: tuple[bool, bool]) -> str:
-        """Do the same as PyYAML, but only once for equal texts without quotes."""
+        """Find the tag of a node as PyYAML does, but only once for equal texts without quotes."""
         is_plain = kind is yaml.ScalarNode and value is not None and implicit[0]
         tag = self._tags.get(value) if is_plain else None
         if tag is None:
@@ -83,7 +83,7 @@ class _QuickLoader(_UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)): 
         return tag
 
     def construct_document(self, node: yaml.Node) -> Any:
-        """Do the same as PyYAML, three times as fast for mappings, lists, texts and whole numbers."""
+        """Make the same value as PyYAML, but mappings, lists, texts and whole numbers three times as fast."""
         self._made = {}
         return self._make(node)
 
@@ -195,7 +195,7 @@ def _read(path: Path, how: str = "", example: str = "") -> str:
 
 
 def _remedy(text: str, error: yaml.MarkedYAMLError) -> str | None:
-    """Return a message with the remedy for a character that cannot begin a value, as YAML's own message has none."""
+    """Return a message with the remedy if a character cannot begin a value; None for other errors."""
     mark, problem = error.problem_mark, error.problem or ""
     if mark is None or not (error.context == "while scanning an alias" or "start any token" in problem):
         return None

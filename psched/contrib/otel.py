@@ -51,7 +51,7 @@ def instrument(*, parent: bool = False, in_worker: bool = False) -> None:
     """Start making spans in this process. Idempotent: only the options of the first call count.
 
     `parent`: make the span of a run a child of its submit's span, so that both are in one trace. Otherwise the run
-    begins its own trace, with a link to the submit. `in_worker`: make a provider if none is set; workers pass this.
+    begins its own trace, with a link to the submit. `in_worker`: make a provider if none is set; True in workers.
     """
     if not isinstance(parent, bool):
         raise ValueError(f"parent must be true or false, got {shown(parent)}")

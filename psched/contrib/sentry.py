@@ -144,7 +144,7 @@ def _about(section: str, task: Task) -> dict[str, Any]:
 
 
 def _latency(task: Task) -> float | None:
-    """Return the seconds between the time at which the task should have run and its start, on the database's clock."""
+    """Return how many seconds late the run started, by the database's clock; None if the start is unknown."""
     begun = task.claim.started
     if begun is None:
         return None

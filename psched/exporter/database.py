@@ -34,7 +34,7 @@ _MOST_OF_TYPE = 1
 
 @dataclass(frozen=True, slots=True)
 class SectionFacts:
-    """What the database has answered for one section.
+    """Facts about one section, read from the database.
 
     `overdue`: how many seconds each overdue schedule is late. `clock_offset`: this host's clock minus the database's
     clock, in seconds.
@@ -60,7 +60,7 @@ class SectionReader:
         self._is_down = False
 
     def begin(self) -> None:
-        """Start reading, unless an earlier call has no answer yet."""
+        """Start reading in a thread. Does nothing while an earlier reading still waits for its answer."""
         if self._asked is None or self._asked.done():
             asked = Future[SectionFacts]()
             threading.Thread(target=self._answer, args=(asked,), name=f"facts of {self.name}", daemon=True).start()

@@ -41,8 +41,7 @@ _MOST_YEARS = 10
 """The maximum number of spans of consecutive years for which schedules are written."""
 _LAST_POSITION = 5
 _SHORTEST_GRACE = 60
-"""Seconds. For a shorter misfire_grace_time, `catch_up: none` applies: it skips runs that are more than a minute late.
-"""
+"""Seconds. A job with a shorter misfire_grace_time gets `catch_up: none`, which skips runs more than a minute late."""
 _GENERATED_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -73,7 +72,7 @@ def read_apscheduler(scheduler: Any, timezone: str, begin: int) -> Imported:
 
 
 def _jobs(scheduler: Any) -> Iterator[Any]:
-    """Yield all jobs. Before its start, a scheduler returns only the jobs just added; its stores hold the others."""
+    """Yield all jobs. A scheduler that was not started returns only jobs added to it; its stores hold the others."""
     found = scheduler.get_jobs()
     yield from found
     if not scheduler.running:

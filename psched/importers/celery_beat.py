@@ -1,7 +1,7 @@
 """Reads the periodic tasks of Celery: `beat_schedule` of an application, and the tables of django-celery-beat.
 
-Celery's own schedules compute when beat would send a task. They are called as beat calls them: at least every five
-minutes, each time with the last run so far.
+Celery's own schedules compute when beat would send a task. This module calls these schedules as beat does: at least
+every five minutes, each time with the time of the last run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
 _LONGEST_SLEEP = 300
 """The maximum number of seconds from one check by beat to the next."""
 _AROUND_CHANGE = 4 * 3600
-"""Up to this many seconds from a clock change, the next run that beat computes depends on the time of its check."""
+"""Up to this many seconds from a clock change, the next run that beat computes depends on when beat checks."""
 _LONGEST_SEARCH = 9 * 366 * 86400
 """The longest search, in seconds: from one 29th of February to the next across the year 2100."""
 _NOTES = (
@@ -214,7 +214,7 @@ def _following(schedule: Any, timezone: str) -> Following:
 
 
 def _next_look(now: int, then: int, timezone: str) -> int:
-    """Return when beat checks the schedule next, or a later time if all checks before it have the same result."""
+    """Return when beat checks the schedule next, or a later time if all checks before that time find nothing new."""
     change = next_clock_change(now - _AROUND_CHANGE, timezone)
     if change is None or then < change - _AROUND_CHANGE:
         return then

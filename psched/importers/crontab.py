@@ -144,7 +144,7 @@ def _entry(file: str, line: Job | Unreadable, spool_user: str | None, timezone: 
 
 
 def _refusal(when: str) -> str | None:
-    """Return why cron would have no runs for this rule, or None."""
+    """Return why cron refuses this rule, or why psched cannot run it; None if neither."""
     if when.startswith("@"):
         if when.lower() == "@reboot":
             return "runs when the host starts, which psched cannot do; start it with systemd"

@@ -202,7 +202,10 @@ def _number(text: str, place: int) -> int:
 
 
 def _following(values: tuple[frozenset[int], ...], is_either: bool, timezone: str) -> Following:
-    """Return a function that finds the next time when the clock of the zone matches the fields."""
+    """Return a function that finds the next time when the clock of the zone matches the fields.
+
+    `is_either`: whether a match of the day of the month or of the weekday is enough.
+    """
     minutes, hours, days, months, weekdays = values
     zone = load_zone(timezone)
 

@@ -65,7 +65,10 @@ def first_difference(theirs: Following, ours: Following, begin: int, timezone: s
 
 
 def _compare(theirs: Following, ours: Following, low: int, high: int, most: int) -> tuple[int, Difference | None]:
-    """Compare the runs from `low` on. Return the end of the compared time, and the first difference if there is one."""
+    """Compare at most `most` runs from `low` to `high`.
+
+    Return the end of the compared time, and the first difference if there is one.
+    """
     after = low - 1
     for _ in range(most):
         a, b = (

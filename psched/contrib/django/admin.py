@@ -104,7 +104,7 @@ class RowAdmin(_ModelAdmin):
         raise NotImplementedError
 
     def place(self, row: Any) -> str:
-        """Return the text by which the next page continues after `row`."""
+        """Return the value of `after` for a page of the list that begins after `row`."""
         raise NotImplementedError
 
     def cells(self, row: Any) -> Iterable[object]:
@@ -169,17 +169,14 @@ class ScheduleAdmin(RowAdmin):
         yield from clients.schedules().list(**wanted, after=(float(time), key) if after else None)
 
     def place(self, row: ScheduleRow) -> str:
-        """Return the due time and the key as one text."""
         return f"{row.next_run_time!r}:{row.key}"
 
     def cells(self, row: ScheduleRow) -> Iterable[object]:
-        """Return the values of the columns after the key."""
         due = None if row.paused or row.ended else _moment(row.next_run_time)
         error = None if row.last_error is None else error_summary(row.last_error)
         return row.type, row.rule.cron, row.rule.timezone, due, _state(row), error
 
     def fields_of(self, row: ScheduleRow) -> Iterator[tuple[str, object]]:
-        """Yield the names and values for the page of one row."""
         yield from {
             "type": row.type,
             "state": _state(row),
@@ -216,18 +213,15 @@ class TaskAdmin(RowAdmin):
         yield from clients.queue().list(state, **wanted)
 
     def place(self, row: TaskRow) -> str:
-        """Return the key."""
         return row.key
 
     def cells(self, row: TaskRow) -> Iterable[object]:
-        """Return the values of the columns after the key."""
         due = None if row.due is None or row.status != "waiting" else _moment(row.due)
         times = (None if time is None else _moment(time) for time in (row.created_at, row.finished_at))
         error = None if row.last_error is None else error_summary(row.last_error)
         return row.type, row.user, _status(row), due, *times, row.attempts, error
 
     def fields_of(self, row: TaskRow) -> Iterator[tuple[str, object]]:
-        """Yield the names and values for the page of one row."""
         yield from {"type": row.type, "status": _status(row), "user": row.user, "priority": row.priority}.items()
         yield "data", json.dumps(row.data, indent=2, ensure_ascii=False)
         yield "headers", json.dumps(dict(row.headers), indent=2, ensure_ascii=False)
@@ -244,7 +238,7 @@ def _moment(seconds: float) -> datetime:
 
 
 def _shown(value: object) -> object:
-    """Return a value of a policy as a template shows it: several names as one text."""
+    """Return a value of a policy for a template: a tuple of names becomes one text."""
     return ", ".join(value) if isinstance(value, tuple) else value
 
 

@@ -13,7 +13,7 @@ class PschedConfig(AppConfig):
     verbose_name = "psched"
 
     def ready(self) -> None:
-        """Register the system checks. From now on psched's own task functions submit to the queue of PSCHED."""
+        """Register the system checks, and make the queue that PSCHED configures the default queue of this process."""
         from psched.application.default_queue import default_queue  # noqa: PLC0415 – when Django is set up
         from psched.contrib.django import checks, clients  # noqa: F401, PLC0415 – as above
 

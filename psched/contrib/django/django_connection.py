@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class DjangoDatabase(Database):
-    """Runs work on the calling thread's connection to one alias of DATABASES. Repeats nothing after an error."""
+    """Runs work on the calling thread's connection to one database of DATABASES. Repeats nothing after an error."""
 
     def __init__(self, dialect: Dialect, alias: str) -> None:
         """Opens no connection."""
@@ -77,7 +77,6 @@ class DjangoDatabase(Database):
     def change_rows(
         self, connection: Connection, count: int, change: Callable[[], int], *steps: Callable[[], object]
     ) -> bool:
-        """See `Database.change_rows`."""
         with transaction.atomic(using=self._alias):
             done = change() == count
             for step in steps if done else ():

@@ -1,4 +1,4 @@
-"""psched in a Flask application: its queue, and the commands `flask psched …`.
+"""psched in a Flask application: a queue, and the commands `flask psched …`.
 
 app = Flask(__name__)
 app.config["PSCHED"] = "etc/psched.yml"
@@ -38,7 +38,7 @@ class Psched:
 
     The configuration is `app.config["PSCHED"]`: the path of a YAML file, or one environment of such a file as a dict.
     Without this key, $PSCHED_CONFIG names the file. Relative paths refer to the folder of the application. Like
-    `psched.configure`, this sets the queue of the process.
+    `psched.configure`, this sets the default queue of the process.
     """
 
     def __init__(self, app: Flask | None = None) -> None:
@@ -106,7 +106,7 @@ def _chosen(app: Flask) -> Chosen:
 
 
 def is_named(file: Path) -> bool:
-    """Return whether the option -c names a file other than the default."""
+    """Return whether `file`, the value of the option -c, is not the default file."""
     return file.absolute() != default_file().absolute()
 
 

@@ -38,7 +38,7 @@ class ClickCommand(BaseCommand):
         parser.add_argument("words", nargs="*")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the command for `call_command`. Raises CommandError unless it succeeds."""
+        """Run the command for `call_command`. Raises CommandError if it fails."""
         words = [*args, *options["words"]]
         code = self.run(words)
         if code:
