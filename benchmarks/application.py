@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks import plan
 from benchmarks.shared_counter import ACQUIRES, STATEMENTS, tally_of_environment
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.application import App
 from psched.model import Claim
 from psched.task import Task
@@ -64,16 +64,16 @@ def late(task: Task) -> None:
 
 def _time_acquires() -> None:
     """Record the seconds of each acquire that returns rows, in the process that acquires."""
-    fetch_multi = Source.fetch_multi
+    fetch_multi = TaskSource.fetch_multi
 
-    def timed(self: Source, *arguments: Any, **options: Any) -> tuple[list[Claim], float]:
+    def timed(self: TaskSource, *arguments: Any, **options: Any) -> tuple[list[Claim], float]:
         begun = time.monotonic()
         claims, deadline = fetch_multi(self, *arguments, **options)
         if claims:
             tally.sample(time.monotonic() - begun)
         return claims, deadline
 
-    Source.fetch_multi = timed  # type: ignore[method-assign]
+    TaskSource.fetch_multi = timed  # type: ignore[method-assign]
 
 
 if os.environ.get(ACQUIRES):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from typing import Self, TypeVar
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.async_methods import async_twin
 from psched.config import Section, SectionName, Settings, attach_listeners
 from psched.error_messages import shown
@@ -28,7 +28,7 @@ class PolledTable:
 
     def __init__(self, store: LeaseStore, settlement: Settlement, times: LeaseTimes) -> None:
         self.store = store
-        self.source = Source(store, settlement, times)
+        self.source = TaskSource(store, settlement, times)
 
     def __enter__(self) -> Self:
         return self

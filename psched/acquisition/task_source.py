@@ -37,7 +37,7 @@ _MAX_ROUNDS = 50
 """The maximum number of acquires of one poll. A poll acquires again if none of the acquired rows can be run."""
 
 
-class Source:
+class TaskSource:
     """Acquires rows of one store as tasks. Safe to use from several threads."""
 
     def __init__(self, store: LeaseStore, settlement: Settlement, times: LeaseTimes, clock: Clock = boottime) -> None:

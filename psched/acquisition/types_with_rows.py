@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.clock import Clock, monotonic
 from psched.store import Accepts, Wakeup
 from psched.store.type_filter import TypeFilter
@@ -37,7 +37,7 @@ class ClaimableTypes:
       only exact names and more than twice as many types have rows: then all names are passed to the store.
     """
 
-    def __init__(self, source: Source, wanted: TypeFilter, clock: Clock = monotonic) -> None:
+    def __init__(self, source: TaskSource, wanted: TypeFilter, clock: Clock = monotonic) -> None:
         self.wanted = wanted
         self._source = source
         self._store = source.store
@@ -57,7 +57,7 @@ class ClaimableTypes:
         self._store.prepare(self._present if self._selects_by_type else None)
 
     def to_acquire(self) -> tuple[Collection[str] | None, Accepts | None]:
-        """Return the `types` and `accepts` for the next `Source.poll_multi`.
+        """Return the `types` and `accepts` for the next `TaskSource.poll_multi`.
 
         After an idle time these are the types that the last `next_due` found.
         """

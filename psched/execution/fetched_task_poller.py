@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.application import Application
 from psched.clock import Clock, boottime, monotonic
 from psched.execution.batch_size import BatchSizer
@@ -38,7 +38,7 @@ class FetchedTaskPoller(Poller):
     def __init__(
         self,
         name: str,
-        source: Source,
+        source: TaskSource,
         application: Application,
         task_timeout: float | None,
         margin: float,

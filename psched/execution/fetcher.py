@@ -16,7 +16,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.clock import Clock, monotonic
 from psched.error_messages import one_line
@@ -152,7 +152,7 @@ class FetchLimit(BatchSizer):
 class FetchSource:
     """Acquires rows without creating tasks. The child that runs a row creates the task."""
 
-    def __init__(self, section: str, source: Source, clock: Clock) -> None:
+    def __init__(self, section: str, source: TaskSource, clock: Clock) -> None:
         self.store = source.store
         self.maintain = source.maintain
         self._section = section

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, Protocol
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.clock import monotonic
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim
@@ -33,7 +33,7 @@ class TaskReceiver(Protocol):
     """Receives the tasks of one section."""
 
     name: str
-    source: Source
+    source: TaskSource
 
     def take(self, claims: Sequence[Claim], deadline: float) -> None:
         """Take rows whose leases last at least until `deadline` (boottime seconds)."""

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource as Source
 from psched.clock import Clock, boottime
 from psched.error_messages import one_line
 from psched.errors import ScheduleError

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import psutil
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.error_messages import one_line
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
 from psched.execution.active_runs import ActiveRuns
@@ -40,7 +40,7 @@ _PATIENCE = 1.0
 class ForcedExit:
     """Stops the main thread and ends the process. The stopped thread may hold any lock, so waits have time limits."""
 
-    def __init__(self, sources: Sequence[Source], runs: ActiveRuns, send: Callable[[str], None]) -> None:
+    def __init__(self, sources: Sequence[TaskSource], runs: ActiveRuns, send: Callable[[str], None]) -> None:
         """Must be called in the main thread, which `leave` stops for ever. `send`: sends the master a message."""
         self._sources = sources
         self._runs = runs
@@ -97,7 +97,7 @@ class ForcedExit:
     def _parked(self) -> bool:
         return self._runs.cells == 1
 
-    def _is_left(self, source: Source) -> bool:
+    def _is_left(self, source: TaskSource) -> bool:
         """Return whether a successor or a lease recovery process releases the leases of `source`."""
         return not self._parked and source.store.knows_holders and os.getppid() == self._master
 

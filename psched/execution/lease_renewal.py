@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.clock import Clock, boottime
 from psched.error_messages import one_line
 from psched.errors import PreemptedError
@@ -33,7 +33,7 @@ class LeaseRenewer(PeriodicThread):
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[TaskSource],
         loops: Sequence[HandlerLoop],
         interval: float,
         prefetched: bool = False,
@@ -45,7 +45,7 @@ class LeaseRenewer(PeriodicThread):
         self._renewal_interval = interval
         self._prefetched = prefetched
         self._clock = clock
-        self._failing: set[Source] = set()
+        self._failing: set[TaskSource] = set()
         name = "prefetched lease renewer" if prefetched else "running lease renewer"
         super().__init__(name, self.tick, min(interval, _LONGEST_TICK))
 
@@ -60,7 +60,7 @@ class LeaseRenewer(PeriodicThread):
             self.interval = min(self._renewal_interval, _RETRY if self._failing else _LONGEST_TICK)
         return any(source.held for source in self._sources)
 
-    def _renew(self, source: Source) -> None:
+    def _renew(self, source: TaskSource) -> None:
         tasks: Sequence[Task] = ()
         try:
             with locked(self._due(source)) as tasks:
@@ -79,7 +79,7 @@ class LeaseRenewer(PeriodicThread):
             if task.lease_lost and not task.in_flight:  # set by this renewal, even if it failed for other tasks
                 self._stop_run(task)
 
-    def _due(self, source: Source) -> list[Task]:
+    def _due(self, source: TaskSource) -> list[Task]:
         """Return the tasks of this thread whose leases must be renewed now.
 
         A lease is renewed one interval after its last renewal, or earlier if `_due_length` has grown since.
@@ -92,7 +92,7 @@ class LeaseRenewer(PeriodicThread):
             and task.deadline - now <= self._due_length(source, task, now) - self._interval_of(task)
         ]
 
-    def _due_length(self, source: Source, task: Task, now: float) -> float:
+    def _due_length(self, source: TaskSource, task: Task, now: float) -> float:
         """Return how many seconds the lease of the task should last.
 
         While the run is new or waits to be settled, this is the short prefetch lease, else the full `lease_time`.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.config import Section, Settings
 from psched.process.child_spec import DeadChild
 from psched.queue.queue import open_queue
@@ -27,7 +27,7 @@ class OpenSection:
 
     name: str
     section: Section
-    source: Source
+    source: TaskSource
     alerts: OverdueAlerts | None = None
 
     def give_back(self, dead: DeadChild, claims: Mapping[str, int] | None = None) -> None:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.application import Application
 from psched.backends import is_driver_error
@@ -61,7 +61,7 @@ class Poller(ABC):
     def __init__(
         self,
         name: str,
-        source: Source,
+        source: TaskSource,
         application: Application,
         prefetch: BatchSizer,
         task_timeout: float | None,
@@ -147,7 +147,7 @@ def give_up_leases(tasks: Sequence[Task], now: float) -> None:
 
 
 class PolledSource(Protocol[Row_co]):
-    """The source of a poller's rows: a `Source`, which makes tasks of the rows, or a `FetchSource`, which does not."""
+    """The source of a poller's rows: a `TaskSource`, which makes tasks of them, or a `FetchSource`, which does not."""
 
     @property
     def store(self) -> LeaseStore:
@@ -156,10 +156,10 @@ class PolledSource(Protocol[Row_co]):
     def poll_multi(
         self, limit: int, types: Collection[str] | None, ahead: bool, accepts: Accepts | None
     ) -> Sequence[Row_co]:
-        """Acquire due rows; see `Source.poll_multi`."""
+        """Acquire due rows; see `TaskSource.poll_multi`."""
 
     def maintain(self, idle: bool) -> bool:
-        """See `Source.maintain`."""
+        """See `TaskSource.maintain`."""
 
 
 class RowPoller(Generic[Row_co]):
@@ -351,7 +351,7 @@ class SectionPoller(RowPoller[Task], Poller):
     def __init__(
         self,
         name: str,
-        source: Source,
+        source: TaskSource,
         application: Application,
         prefetch: BatchSizer,
         timer: PollTimer,

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.clock import Clock, boottime
 from psched.execution.batch_size import BatchBudget
 from psched.execution.fetcher_settlement import GroupSettlement
@@ -45,7 +45,7 @@ class SettlementBuffer:
     """
 
     def __init__(
-        self, section: str, source: Source, clock: Clock = boottime, group: GroupSettlement | None = None
+        self, section: str, source: TaskSource, clock: Clock = boottime, group: GroupSettlement | None = None
     ) -> None:
         """`group`: settles runs together with the runs of other children. None: only this process settles them."""
         self._section = section

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from psched.acquisition.table_base import PolledTable
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.async_methods import async_iterator_twin, async_twin, run_in_thread, signed_as_twin_of
 from psched.backends import open_stores
 from psched.clock import boottime
@@ -267,7 +267,7 @@ class QueuedTask(Generic[R_co]):
     def __init__(
         self,
         store: TaskStore,
-        source: Source,
+        source: TaskSource,
         key: str,
         retention: float,
         results: ResultPoller,

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource as Source
 from psched.config import Section, Settings, from_mapping
 from psched.errors import ConfigError
 from psched.queue.queue import Queue, open_queue

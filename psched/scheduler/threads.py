@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource as Source
 from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.application import Application
 from psched.backends import is_driver_error

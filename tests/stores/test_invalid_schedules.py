@@ -7,7 +7,7 @@ from operator import itemgetter
 
 import pytest
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.model import LeaseTimes, Rule
 from psched.schedules.settlement import ScheduleSettlement
 from psched.task import finish_many
@@ -30,7 +30,7 @@ def test_a_spoilt_column_stops_no_other_schedule(bench: Bench, columns: Sequence
     bench.add(store, "good", due=LONG_AGO + 100, rule=Rule("0 0 1 1 *", "UTC"))
     assert store.next_due() == 0.0
     assert "good" in {row.key for row in store.list()}
-    source = Source(store, ScheduleSettlement(store, "vixie"), LeaseTimes(60, 300, 15))
+    source = TaskSource(store, ScheduleSettlement(store, "vixie"), LeaseTimes(60, 300, 15))
     run = set[str]()
     for _ in range(100):
         tasks = source.poll_multi(50)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.backends.sql.database import Database, Work
 from psched.errors import NotFoundError, PreemptedError
 from psched.model import Claim, LeaseTimes, Retry
@@ -97,7 +97,7 @@ def test_what_stands_behind_malformed_rows_waits_for_a_few_statements_only(
     for n in range(1, MALFORMED):
         bench.write(f"bad-{n:03}", cron="61 * * * *")
     bench.add(store, "good", due=LONG_AGO + MALFORMED)
-    source = Source(store, ScheduleSettlement(store, "vixie"), LeaseTimes(300, 1000, 15))
+    source = TaskSource(store, ScheduleSettlement(store, "vixie"), LeaseTimes(300, 1000, 15))
     with caplog.at_level(logging.ERROR, "psched"), watched(bench) as watch:
         assert [task.key for task in source.poll_multi(100)] == ["good"]
     assert len([record for record in caplog.records if "cannot be run" in record.message]) == MALFORMED - 1

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import OperationalError
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.application import App, Application
 from psched.backends import open_stores
 from psched.errors import ScheduleError
@@ -68,7 +68,7 @@ class Child:
         self.time = 1000.0
         self.ending = Counting(store)
         self.app = App()
-        self.source = Source(store, self.ending, LeaseTimes(ALIVE, 300, SHORT), self.clock)
+        self.source = TaskSource(store, self.ending, LeaseTimes(ALIVE, 300, SHORT), self.clock)
         self.poller = SectionPoller(
             "queue", self.source, Application((self.app,)), BatchSizer(10), PollTimer(1.0), None, 3.0
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.application import Application, Base
 from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
@@ -76,7 +76,7 @@ class Child:
     def __init__(self, store: ScheduleStore, task_timeout: float | None = None) -> None:
         self.store = store
         self.clock = Hands()
-        self.source = Source(store, ScheduleSettlement(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), self.clock)
+        self.source = TaskSource(store, ScheduleSettlement(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), self.clock)
         self.runs = ActiveRuns(RunningTable(1))
         self.poller: Poller = SectionPoller(
             "schedules", self.source, Application(()), BatchSizer(3), PollTimer(1.0), task_timeout, MARGIN
@@ -146,7 +146,7 @@ def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed_unt
     child: Child, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ended: bool
 ) -> None:
     store = copy(child.store)
-    away = Source(store, ScheduleSettlement(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), child.clock)
+    away = TaskSource(store, ScheduleSettlement(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), child.clock)
     lease_renewer = LeaseRenewer([away, child.source], [child.runner], interval=2.0, clock=child.clock)
     tasks = [*away.poll_multi(1), *child.source.poll_multi(1)]
     assert all(task.begin() for task in tasks)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.application import Application
 from psched.errors import PoolerError
@@ -39,7 +39,9 @@ class Road:
             open_wakeup=lambda _: None, poll_multi=self._take, maintain=self._tidy, store=store
         )
         timer = PollTimer(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
-        self.poller = SectionPoller("queue", cast("Source", source), Application(()), BatchSizer(9), timer, None, 3.0)
+        self.poller = SectionPoller(
+            "queue", cast("TaskSource", source), Application(()), BatchSizer(9), timer, None, 3.0
+        )
 
     def drive(self, seconds: float) -> None:
         """Let the poller work for `seconds`."""
@@ -99,7 +101,9 @@ class Refusing:
             open_wakeup=lambda _: None, poll_multi=self._refuse, maintain=lambda **_: None, store=store
         )
         timer = PollTimer(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
-        self.poller = SectionPoller("queue", cast("Source", source), Application(()), BatchSizer(9), timer, None, 3.0)
+        self.poller = SectionPoller(
+            "queue", cast("TaskSource", source), Application(()), BatchSizer(9), timer, None, 3.0
+        )
 
     def _refuse(self, *_: object, **__: object) -> list[Any]:
         if self.time < self._until:
@@ -231,7 +235,7 @@ def test_rows_that_come_one_by_one_are_polled_for_at_each_wake_up() -> None:
         open_wakeup=lambda _: wakeup, poll_multi=acquire, maintain=lambda **_: None, store=store
     )
     timer = PollTimer(1.0, lambda: time[0], lambda least, most: (least + most) / 2)
-    types = ClaimableTypes(cast("Source", source), TypeFilter())
+    types = ClaimableTypes(cast("TaskSource", source), TypeFilter())
     poller = RowPoller("queue", source, BatchSizer(9), timer, types)
     poller.poll()
     waits = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.backends import open_stores
 from psched.errors import OutcomeUnknownError, PreemptedError
 from psched.model import Claim, LeaseTimes, Policy, Rule
@@ -32,11 +32,11 @@ def store() -> Iterator[ScheduleStore]:
     store.close()
 
 
-def source(store: ScheduleStore, retry_wait: float) -> Source:
-    return Source(store, ScheduleSettlement(store, "vixie"), LeaseTimes(60, retry_wait, 15))
+def source(store: ScheduleStore, retry_wait: float) -> TaskSource:
+    return TaskSource(store, ScheduleSettlement(store, "vixie"), LeaseTimes(60, retry_wait, 15))
 
 
-def polled_first(source: Source) -> Task | None:
+def polled_first(source: TaskSource) -> Task | None:
     return next(iter(source.poll_multi(1)), None)
 
 

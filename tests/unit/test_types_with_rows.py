@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.acquisition.types_with_rows import ClaimableTypes
 from psched.store.type_filter import TypeFilter
 
@@ -27,7 +27,7 @@ class Table:
         self.store = self
 
     def of(self, wanted: TypeFilter) -> ClaimableTypes:
-        return ClaimableTypes(cast("Source", self), wanted, lambda: self.now)
+        return ClaimableTypes(cast("TaskSource", self), wanted, lambda: self.now)
 
     def due_by_type(self) -> dict[str, float]:
         self.looks += 1

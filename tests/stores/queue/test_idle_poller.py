@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.application import Application
 from psched.backends.rdb import fair_acquire
 from psched.backends.rdb.next_due import DueTimes
@@ -55,7 +55,7 @@ def counted() -> Iterator[list[str]]:
 def test_an_idle_poll_is_one_statement_and_takes_nothing(bench: QueueBench, store: TaskStore) -> None:
     bench.submit(store, ["later"], run_at=FAR_OFF)
     clock = Hands()
-    source = Source(store, TaskSettlement(store, 300, None), LeaseTimes(300, 300, 30), clock)
+    source = TaskSource(store, TaskSettlement(store, 300, None), LeaseTimes(300, 300, 30), clock)
     poller = SectionPoller("queue", source, Application(()), BatchSizer(10), PollTimer(1.0, clock), None, 3.0)
     assert list(poller.poll()) == []
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_an_idle_poller_purges_the_finished_tasks_of_a_burst(ours: QueueBench) -
     assert store.retire_many(claims, "finished", 300, soon()) == [None] * BURST
     assert ours.execute("UPDATE {table} SET purge_at = 1") == BURST
     clock = Ticking()
-    source = Source(store, TaskSettlement(store, 300, None), LeaseTimes(300, 300, 30), clock)
+    source = TaskSource(store, TaskSettlement(store, 300, None), LeaseTimes(300, 300, 30), clock)
     poller = SectionPoller("queue", source, Application(()), BatchSizer(10), PollTimer(600.0, clock), None, 3.0)
     for _ in range(BURST):
         assert list(poller.poll()) == []

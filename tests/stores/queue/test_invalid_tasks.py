@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import sqlalchemy as sa
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.model import LeaseTimes, TaskFilter
 from psched.queue.settlement import TaskSettlement
 from psched.task import finish_many
@@ -39,7 +39,7 @@ def test_a_spoilt_column_stops_no_other_task(ours: QueueBench, columns: Sequence
     bench.submit(store, ["of a user"], run_at=LONG_AGO + 101, user="one")
     assert store.next_due() == 0.0
     assert set(keys_in(store)) >= GOOD
-    source = Source(store, TaskSettlement(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
+    source = TaskSource(store, TaskSettlement(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
     run = set[str]()
     while tasks := source.poll_multi(50):
         run |= {task.key for task in tasks}

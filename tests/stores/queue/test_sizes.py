@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.backends import open_stores
 from psched.model import Claim, LeaseTimes, NewTask, TaskFilter
 from psched.queue.settlement import TaskSettlement
@@ -166,7 +166,7 @@ def test_what_is_due_behind_is_still_due(ours: QueueBench) -> None:
     ours.submit(store, TASKS)
     for key in TASKS:
         ours.write(key, size=17 * MB)
-    source = Source(store, TaskSettlement(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
+    source = TaskSource(store, TaskSettlement(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
     for key in TASKS:
         assert store.next_due() == 0.0
         assert [task.key for task in source.poll_multi(10, ahead=True)] == [key]
@@ -238,6 +238,6 @@ def test_data_that_expands_too_far_is_a_problem_of_its_row_alone(bench: QueueBen
     bench.write("bomb", data=packed if bench.compat else base64.b64encode(packed).decode())
     assert keys_in(store) == ["bomb", "good"]
     assert "max_data_size" in str(row_of(store, "bomb").problem)
-    source = Source(store, TaskSettlement(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
+    source = TaskSource(store, TaskSettlement(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
     assert [task.key for task in source.poll_multi(10)] == ["good"]
     assert [row.key for row in store.list(TaskFilter()) if row.problem] == ["bomb"]

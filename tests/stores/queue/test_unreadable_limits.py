@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.acquisition.task_source import Source
+from psched.acquisition.task_source import TaskSource
 from psched.model import LeaseTimes, TaskFilter
 from psched.queue.settlement import TaskSettlement
 from psched.task import finish_many
@@ -24,7 +24,7 @@ SPOILT = [
 
 def see_that_the_neighbour_runs(bench: QueueBench) -> None:
     store = bench.queue()
-    source = Source(store, TaskSettlement(store, 100, max_attempts=5), LeaseTimes(60, 300, 15))
+    source = TaskSource(store, TaskSettlement(store, 100, max_attempts=5), LeaseTimes(60, 300, 15))
     tasks = source.poll_multi(10)
     assert [task.key for task in tasks] == ["good"]
     assert [row.key for row in store.list(TaskFilter()) if row.problem] == ["bad"]
