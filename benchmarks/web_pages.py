@@ -32,8 +32,7 @@ from benchmarks.worker import BenchmarkWorker
 from benchmarks.workload import Contender, Scale, Workload
 from psched.config import load
 from psched.exporter.database import section_readers
-from psched.exporter.families import NodeCollector
-from psched.exporter.server import registry_of
+from psched.exporter.families import NodeCollector, registry_of
 from psched.insight import open_insight
 from psched.schedules.collection import ScheduleCollection
 from psched.store import LeaseStore

@@ -61,7 +61,8 @@ def exporter(
         raise click.UsageError("give either --listen HOST:PORT or --textfile PATH")
     try:
         from psched.exporter.families import NodeCollector  # noqa: PLC0415 – the library is optional
-        from psched.exporter.server import serve, write_text_file, write_text_files  # noqa: PLC0415
+        from psched.exporter.server import serve  # noqa: PLC0415
+        from psched.exporter.text_file import write_text_file, write_text_files  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("prometheus_client"):
             raise

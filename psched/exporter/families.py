@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -225,3 +226,9 @@ def _histogram(family: HistogramMetricFamily, labels: Sequence[str], sums: Numbe
         return
     shown = [(str(bound), sum(sums[: bisect_left(BOUNDS, bound) + 1])) for bound in bounds]
     family.add_metric(labels, [*shown, ("+Inf", total)], sums[BUCKETS])
+
+
+def registry_of(collector: NodeCollector) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return registry

@@ -1,25 +1,19 @@
-"""Serves the metrics over HTTP, with /healthz and /readyz, or writes them into a text file."""
+"""Serves the metrics over HTTP, with /healthz and /readyz."""
 
 from __future__ import annotations
 
-import signal
 import socket
-import sys
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
+from prometheus_client import make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from psched.atomic_write import write_atomically
-from psched.exporter.families import NodeCollector
-
-_TEXT_MODE = 0o644
+from psched.exporter.families import NodeCollector, registry_of
+from psched.exporter.signals import end_on_signals
 
 StartResponse = Callable[..., Any]
 
@@ -49,44 +43,15 @@ class MetricsApplication:
         return [b"not found: /metrics, /healthz, /readyz\n"]
 
 
-def registry_of(collector: NodeCollector) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    return registry
-
-
 def serve(collector: NodeCollector, host: str, port: int, ready: Callable[[str], None]) -> None:
     """Serve until TERM or INT. Calls `ready` with the address. Raises OSError if the port cannot be used."""
     server_class = _Server6 if ":" in host else ThreadingWSGIServer
     application = MetricsApplication(collector)
     with make_server(host, port, application, server_class, handler_class=_QuietHandler) as server:
-        _end_on_signals()
+        end_on_signals()
         name = f"[{host}]" if ":" in host else host
         ready(f"http://{name}:{server.server_port}/metrics")
         server.serve_forever()
-
-
-def write_text_file(collector: NodeCollector, path: Path) -> None:
-    """Replace the file atomically, so that no reader sees a part of it. Raises OSError."""
-    text = generate_latest(registry_of(collector)).decode()
-    write_atomically(path, [text], mode=_TEXT_MODE)
-
-
-def write_text_files(collector: NodeCollector, path: Path, interval: float) -> None:
-    """Replace the file every `interval` seconds until TERM or INT. Raises OSError."""
-    _end_on_signals()
-    pause = threading.Event()
-    while True:
-        write_text_file(collector, path)
-        pause.wait(interval)
-
-
-def _end_on_signals() -> None:
-    def end(number: int, frame: object) -> None:
-        sys.exit(0)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
 
 
 def _answer(start_response: StartResponse, is_ok: bool, text: str) -> Iterable[bytes]:
@@ -115,4 +80,4 @@ class _Server6(ThreadingWSGIServer):
     address_family = socket.AF_INET6
 
 
-__all__ = ["MetricsApplication", "WSGIServer", "registry_of", "serve", "write_text_file", "write_text_files"]
+__all__ = ["MetricsApplication", "WSGIServer", "serve"]

@@ -20,8 +20,9 @@ from faultlab.prerequisites import find
 from psched.clock import monotonic
 from psched.exporter import families
 from psched.exporter.database import MOST_OVERDUE, MOST_TYPES, SectionFacts, SectionReader, section_readers
-from psched.exporter.families import NodeCollector
-from psched.exporter.server import MetricsApplication, WSGIServer, _QuietHandler, registry_of, write_text_file
+from psched.exporter.families import NodeCollector, registry_of
+from psched.exporter.server import MetricsApplication, WSGIServer, _QuietHandler
+from psched.exporter.text_file import write_text_file
 from psched.insight import Insight
 from psched.metrics.counter_file import CounterFile
 from psched.metrics.event_counters import ChildCounter, MasterCounter
