@@ -46,9 +46,10 @@ from psched.schedules.derived_state import (
     state_of,
 )
 from psched.schedules.ledger_audit import GRACE, AuditScope
+from psched.schedules.new_rows import new_rows, warn_of_written
 from psched.schedules.schedule_handle import Schedule
 from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_rule_problem
-from psched.schedules.validation import Terms, check_distinct, check_times, new_rows, warn_of_step, warn_of_written
+from psched.schedules.validation import Terms, check_distinct, check_times, warn_of_step
 from psched.store import CONNECTIONS, ScheduleStore, TaskStore
 from psched.store.ledger import KeptOutput, Ledger, LedgerFilter, LedgerRow
 from psched.time_check import check_time

@@ -1,4 +1,4 @@
-"""Checks of the values that callers give, and the rows of new schedules."""
+"""Checks of the values that callers give for schedules."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import cache, lru_cache, partial
-from operator import attrgetter
+from functools import lru_cache, partial
 from typing import Any, TypedDict, TypeVar
 
 from psched import cron
 from psched.calendar_check import checked_calendar
 from psched.error_messages import InvalidValueError, did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.keys import BACKFILL_PREFIX, MAX_KEY_LENGTH, check_key, check_owner, enqueued_key
+from psched.keys import MAX_KEY_LENGTH, check_key, check_owner, enqueued_key
 from psched.model import (
     CATCH_UP,
     NEVER,
@@ -29,9 +28,7 @@ from psched.model import (
     Overlap,
     Policy,
     Rule,
-    ScheduleRow,
 )
-from psched.payload import object_of
 from psched.retry_wait import Backoff, check_attempts, check_wait
 from psched.schedule_options import OPTIONS
 from psched.schedules import rule_occurrences
@@ -51,16 +48,13 @@ MOST_AHEAD = 1000
 from `_REFERENCE` on are counted.
 """
 _REFERENCE = 1_704_067_200  # the start of 2024
-_DEFAULT_POLICY = Policy()
 T = TypeVar("T", Rule, Policy)
 TERMS = tuple(field.name for field in fields(Policy))
-_terms_of = attrgetter(*TERMS)
 _OPTIONS = tuple(name for name in TERMS if name in OPTIONS)
 RULE_OPTIONS = tuple(field.name for field in fields(Rule) if field.name in OPTIONS and field.name != "backfill")
 """The options of a rule that a caller may give."""
-_rule_options_of = attrgetter(*RULE_OPTIONS)
 _DEFAULTS = {field.name: field.default for field in fields(Rule)}
-_default = partial(getattr, _DEFAULT_POLICY)
+_default = partial(getattr, Policy())
 
 
 class OccurrenceTerms(TypedDict, total=False):
@@ -88,98 +82,6 @@ class Terms(OccurrenceTerms, total=False):
     retry_wait: float | Mapping[str, float] | Backoff | None
     timeout: float | None
     on_failure: str | None
-
-
-def new_rows(
-    schedules: Iterable[NewSchedule],
-    store: ScheduleStore,
-    default_timezone: str,
-    dialect: cron.CronDialect,
-) -> list[ScheduleRow]:
-    """Return the rows of new schedules. All schedules without a `next_time` begin at the same second.
-
-    Raises ConfigError, ValueError and NotSupportedError.
-    """
-    now = cache(store.now)
-    policies, rules = dict[object, Policy](), dict[object, Rule]()
-    calendars: dict[tuple[object, ...], tuple[Calendar, ...]] = {}
-    rows = []
-    for new in schedules:
-        if not isinstance(new, NewSchedule):
-            raise InvalidValueError(f"each schedule must be a psched.NewSchedule, got {shown(new)}")
-        policy = _cached(policies, _terms_of(new), partial(_policy_of, new))
-        if not store.keeps_policies and policy != _DEFAULT_POLICY:
-            raise without_policies(new.key, [name for name in TERMS if getattr(policy, name) != _default(name)])
-        check_times(next_time=new.next_time, next_run_time=new.next_run_time)
-        timezone = default_timezone if new.timezone is None else new.timezone
-        given = (new.cron, timezone, new.delay, *_rule_options_of(new))
-        rule = _cached(rules, given, partial(_rule_of, new, timezone, store, dialect, calendars))
-        first = rule_occurrences.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
-        check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
-        if store.is_backfill(new.key):
-            raise InvalidValueError(
-                f"keys that begin with {BACKFILL_PREFIX!r} are reserved for backfills; got {new.key!r}"
-            )
-        check_has_occurrence(first, new.next_run_time)
-        due = new.next_run_time
-        if due is None:
-            due = NO_OCCURRENCE if first == NO_OCCURRENCE else first + rule.delay_of(new.key)
-        row = ScheduleRow(
-            key=new.key,
-            type=new.type,
-            data=object_of(new.data),
-            status="waiting",
-            rule=rule,
-            next_time=first,
-            next_run_time=due,
-            policy=policy,
-        )
-        rows.append(row)
-    return rows
-
-
-def warn_of_written(rows: Iterable[ScheduleRow], dialect: cron.CronDialect) -> None:
-    """Log what is suspicious about new schedules: they have ended, or a step of the cron expression is excessive."""
-    for row in rows:
-        warn_of_step(row.rule.cron, dialect)
-        if row.next_time == NO_OCCURRENCE:
-            log.warning("the schedule %r has ended: %r has no occurrence from now on", row.key, row.rule.cron)
-
-
-def _cached(results: dict[object, T], values: tuple[object, ...], make: Callable[[], T]) -> T:
-    """Return `make()`, cached in `results` by these values. If one of them cannot be hashed, nothing is cached."""
-    key = tuple([(each.__class__, tuple(each) if isinstance(each, list) else each) for each in values])  # 1 == True
-    try:
-        found = results.get(key)
-    except TypeError:
-        return make()
-    if found is None:
-        found = results[key] = make()
-    return found
-
-
-def _policy_of(new: NewSchedule) -> Policy:
-    return checked_policy(Policy(*_terms_of(new)))
-
-
-def _rule_of(
-    new: NewSchedule,
-    timezone: str,
-    store: ScheduleStore,
-    dialect: cron.CronDialect,
-    calendars: dict[tuple[object, ...], tuple[Calendar, ...]],
-) -> Rule:
-    """Return the rule of a new schedule. `calendars`: caches calendars by their names."""
-    options = {name: value for name in RULE_OPTIONS if (value := getattr(new, name)) != _DEFAULTS[name]}
-    if options and not store.keeps_policies:
-        raise without_policies(new.key, options)
-    if "exclude" in options:
-        names = options["exclude"]
-        known = tuple(map(repr, names)) if isinstance(names, Sequence) else (repr(names),)
-        if known not in calendars:
-            calendars[known] = named_calendars(store, names)
-        options["exclude"] = calendars[known]
-    return checked_rule(Rule(new.cron, timezone, new.delay, **options), dialect)
 
 
 def named_calendars(store: ScheduleStore, names: object) -> tuple[Calendar, ...]:
@@ -237,6 +139,11 @@ def checked_policy(policy: Policy) -> Policy:
     return replace(policy, **{name: OPTIONS[name](value) for name, value in given.items()}) if given else policy
 
 
+def given_rule_options(values: NewSchedule | Rule) -> dict[str, Any]:
+    """Return those of `RULE_OPTIONS` that differ from their defaults."""
+    return {name: value for name in RULE_OPTIONS if (value := getattr(values, name)) != _DEFAULTS[name]}
+
+
 def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
     """Return `rule` with its options in stored form.
 
@@ -246,7 +153,7 @@ def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
         given: object = value
         if not isinstance(given, str):
             raise ConfigError(f"{name} must be text like {example!r}, got {shown(given)}")
-    given = {name: value for name in RULE_OPTIONS if (value := getattr(rule, name)) != _DEFAULTS[name]}
+    given = given_rule_options(rule)
     if given:
         rule = replace(rule, **{name: OPTIONS[name](value) for name, value in given.items()})
     if rule.start is not None and rule.end is not None and rule.start > rule.end:
