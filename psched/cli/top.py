@@ -24,7 +24,7 @@ import click
 from psched.backends import database_problem, is_driver_error
 from psched.cli.option_types import seconds
 from psched.cli.options import Chosen, common_options
-from psched.cli.top_screen import STYLES, View, screen
+from psched.cli.top_lines import STYLES, View, screen
 from psched.cli.top_snapshot import ScreenData, read_snapshot
 from psched.clock import monotonic
 from psched.config import Settings

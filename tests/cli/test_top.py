@@ -20,7 +20,7 @@ from faultlab.laboratory import Lab
 from faultlab.redis import Redis
 from psched import open as open_psched
 from psched.cli.top import _InsightReader
-from psched.cli.top_screen import View, screen
+from psched.cli.top_lines import View, screen
 from psched.cli.top_snapshot import Row, ScreenData, read_snapshot
 from psched.clock import boottime
 from psched.config import Settings, load

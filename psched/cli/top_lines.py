@@ -1,4 +1,4 @@
-"""The screen of `psched top`: formats a snapshot as lines that fit the terminal."""
+"""The lines of `psched top`: formats a snapshot, so that it fits the terminal, and handles keys."""
 
 from __future__ import annotations
 
