@@ -1,4 +1,4 @@
-"""Creates, upgrades or checks the tables of sections, for `psched init` and `psched queue init`."""
+"""psched init: creates, upgrades or checks the tables of every section. `psched queue init` uses it for the queue."""
 
 from __future__ import annotations
 
@@ -8,12 +8,28 @@ import click
 
 from psched.cli.formatting import json_lines, write
 from psched.cli.opened_sections import opened_section
-from psched.cli.options import Chosen
+from psched.cli.options import Chosen, common_options
 from psched.config import SectionName
 
 UPGRADE_NEEDED = 3
 
 CHECK = click.option("--check", is_flag=True, help="Change nothing. If an upgrade is needed, print it and exit with 3.")
+
+
+@click.command()
+@CHECK
+@common_options()
+def init(chosen: Chosen, check: bool) -> int:
+    """Create the tables of every section, or upgrade tables of an earlier version while workers go on.
+
+    Does nothing if the tables are up to date. You may interrupt the command at any time, and start it again. Only this
+    command and `psched queue init` create an SQLite file.
+
+    --check changes nothing. The exit code is 0 if the tables are up to date, 3 if they need an upgrade, and 1 if a
+    table is missing or cannot be upgraded. The statements of an upgrade (on Redis its scripts) are printed.
+    --json prints one array of objects with section and statement.
+    """
+    return init_tables(chosen, [name for name, _ in chosen.settings().named_sections], check)
 
 
 def init_tables(chosen: Chosen, names: Sequence[SectionName], check: bool) -> int:

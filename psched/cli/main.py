@@ -16,7 +16,7 @@ from psched.cli.options import Chosen, common_options
 from psched.cli.options_before_command import CommandGroup
 
 _COMMANDS = {
-    "init": "schedules:init",
+    "init": "init_tables:init",
     "list": "schedules:list_",
     "add": "schedules:add",
     "import": "import_schedules:import_",

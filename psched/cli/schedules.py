@@ -1,4 +1,4 @@
-"""The commands on schedules, and `init`, which also creates the queue's tables."""
+"""The commands on schedules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from psched.cli.formatting import (
     write_object,
     write_rows,
 )
-from psched.cli.init_tables import CHECK, init_tables
 from psched.cli.json_input import read_data
 from psched.cli.opened_sections import listed_schedules, opened
 from psched.cli.option_types import (
@@ -153,22 +152,6 @@ _TABLE = ListColumns(
 )
 _TIMES = ("next_time", "next_run_time")
 _INSTANTS = ("start", "end")
-
-
-@click.command()
-@CHECK
-@common_options()
-def init(chosen: Chosen, check: bool) -> int:
-    """Create the tables of every section, or upgrade tables of an earlier version while workers go on.
-
-    Does nothing if the tables are up to date. You may interrupt the command at any time, and start it again. Only this
-    command and `psched queue init` create an SQLite file.
-
-    --check changes nothing. The exit code is 0 if the tables are up to date, 3 if they need an upgrade, and 1 if a
-    table is missing or cannot be upgraded. The statements of an upgrade (on Redis its scripts) are printed.
-    --json prints one array of objects with section and statement.
-    """
-    return init_tables(chosen, [name for name, _ in chosen.settings().named_sections], check)
 
 
 @click.command("list")
