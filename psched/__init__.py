@@ -187,7 +187,7 @@ def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: s
 
 
 def configure(config: Config | Queue | Scheduler | None, environment: str | None = None) -> None:
-    """Set the default queue. A function submits to the default queue if its app has no queue.
+    """Set the default queue: the queue to which a function submits if its app has no queue.
 
     `config`: a configuration as for `open_queue`, an open queue, or an embedded scheduler. A queue given by its
     configuration is opened at the first submit. None: remove the default queue. Raises ConfigError.

@@ -118,11 +118,11 @@ def lifespan(
 
     This function itself opens no connection.
 
-    - `scheduler`: a scheduler to start and stop with the application, in each worker process.
+    - `scheduler`: a scheduler to start and stop with the application, in each worker process of the server.
     - `queue`: the configuration of the process's queue, as for `psched.configure`. Functions of apps submit to this
       queue, and `Lifespan.queue` returns it. None: the scheduler's own queue.
-    - `stop_timeout`: how many seconds the shutdown waits for running handlers; None waits until they end.
-      `stop_timeout` must be less than the time after which the server kills its workers (gunicorn: 30 s).
+    - `stop_timeout`: how many seconds the shutdown waits for running handlers; None: until they end. Must be less than
+      the time after which the server kills its workers (gunicorn: 30 s).
 
     Raises:
         ValueError: `stop_timeout` is not a number of seconds.

@@ -1,7 +1,7 @@
 """Async twins of blocking methods. A twin runs its method in a thread of the event loop's default executor.
 
-The twin of a method `pause` is called `apause` and has the same parameters. Cancelling the caller does not stop the
-method; its thread runs it to the end.
+The twin of a method `pause` is called `apause` and has the same parameters. If the caller is cancelled, the thread
+still runs the method to the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
 
 
 def async_twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return the async twin of `method`, for the class that has `method`."""
+    """Return the async twin of `method`, to be put into the class of `method`."""
 
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         bound: Callable[P, T] = getattr(self, method.__name__)  # a subclass may override the method
@@ -39,7 +39,7 @@ def async_twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S
 def signed_as_twin_of(
     method: Callable[Concatenate[S, P], T],
 ) -> Callable[[Callable[..., Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
-    """Decorate an async twin that is written by hand: it gets the name and signature of a generated twin."""
+    """Decorate an async twin that is written by hand: give it the name and signature of a generated twin."""
 
     def decorate(twin: Callable[..., Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
         return _named(twin, method, twin.__doc__)
@@ -50,7 +50,7 @@ def signed_as_twin_of(
 def async_iterator_twin(
     method: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[S, P], AsyncIterator[T]]:
-    """Return the async twin of a method that yields: an async iterator that reads ahead by up to 100 items."""
+    """Return the async twin of a method that yields. The twin reads up to 100 items ahead."""
 
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         bound: Callable[P, Iterator[T]] = getattr(self, method.__name__)

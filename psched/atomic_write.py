@@ -15,11 +15,11 @@ _MODE = 0o666
 
 
 def write_atomically(path: Path, parts: Iterable[str], *, replace: bool = True, mode: int | None = None) -> None:
-    """Write a text to a temporary file in the same folder, and rename it.
+    """Write a text to a temporary file in the same folder, and rename it to `path`.
 
-    A symbolic link stays, and its target is replaced. A replaced file keeps its mode, unless `mode` is given. Anything
-    but a regular file, such as a pipe, is written in place. Raises OSError that names `path`; FileExistsError if `path`
-    exists and `replace` is false.
+    If `path` is a symbolic link, its target is replaced. A replaced file keeps its mode, unless `mode` is given.
+    Anything but a regular file, such as a pipe, is written in place. Raises OSError that names `path`, and
+    FileExistsError if `path` exists and `replace` is false.
     """
     try:
         found = _stat(path)

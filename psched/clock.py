@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 Clock = Callable[[], float]
-"""Returns seconds since some fixed point. Only the difference of two values means anything."""
+"""Returns seconds since some fixed point, so only the difference of two values means anything."""
 
 monotonic: Clock = time.monotonic
 """Returns seconds that never jump and do not count the sleep of a suspended machine."""
@@ -19,13 +19,13 @@ monotonic: Clock = time.monotonic
 boottime: Clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 """Returns seconds that never jump and count the sleep of a suspended machine. This clock measures leases.
 
-macOS has no such clock, so the monotonic clock is used there. On macOS only the fence detects a lease that ended while
-the machine was suspended.
+macOS has no such clock, so `boottime` is the monotonic clock there. If a lease ends while the machine is suspended,
+only the fence detects it on macOS.
 """
 
 
 def wait_steps(seconds: float, pause: float) -> Iterator[float]:
-    """Yield the seconds since the first step: first 0, then again after each `pause` (in seconds).
+    """Yield the seconds since the first step: first 0, then, after each `pause` (in seconds), the time that has passed.
 
     Ends when at least `seconds` have passed.
     """

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 _HEADER = re.compile(r"\s*(\+ Exception Group )?Traceback\b.*")
-"""The first line of a traceback."""
+"""Matches the first line of a traceback."""
 _FRAME = re.compile(r'[\s|]*File ".*", line \d+|.*", line \d+, in \S+$')
-"""A line of a traceback that names a place in the code. The beginning of the line may be missing."""
+"""Matches a line of a traceback that names a place in the code. The beginning of the line may be missing."""
 _CHAINED = ("The above exception was the direct cause of", "During handling of the above exception, another")
 """How the line between two tracebacks begins. The traceback after this line belongs to the later exception."""
 _LONGEST_SUMMARY = 200
 """The maximum number of characters of a summary."""
 _MARGIN = re.compile(r"\s*[|+] ?")
-"""The beginning of each line in the traceback of an exception group."""
+"""Matches the beginning of each line in the traceback of an exception group."""
 
 
 def error_summary(error: str) -> str:
@@ -28,7 +28,7 @@ def error_summary(error: str) -> str:
 
 
 def shortened(error: str, longest: int) -> str:
-    """Return `error`, cut to `longest` characters: its summary, then its end."""
+    """Return `error`, cut to `longest` characters: its summary, followed by the end of the error."""
     if len(error) <= longest:
         return error
     head = f"{error_summary(error)}\n…\n"

@@ -21,8 +21,8 @@ direction of text. Keys, types and errors may contain any of these characters, a
 class InvalidValueError(ValueError):
     """A value that a caller or a visitor gave is not valid. The message names the value, and what was expected.
 
-    Public methods promise ValueError. The web pages have to distinguish this error from a ValueError that a mistake in
-    psched caused.
+    Public methods promise ValueError. The subclass lets the web pages distinguish this error from a ValueError that a
+    mistake in psched has caused.
     """
 
 

@@ -12,7 +12,7 @@ TaskError = ScheduleError
 
 
 class AlreadyFinishedError(ScheduleError):
-    """The run was settled before, perhaps with another outcome. Nothing was changed."""
+    """The run was settled before, perhaps with another outcome. Nothing was changed by this call."""
 
 
 class NotFoundError(ScheduleError):
@@ -30,7 +30,7 @@ class PreemptedError(ScheduleError):
 class OutcomeUnknownError(ScheduleError):
     """The answer to a write under a lease was lost. Whether the write took effect is unknown.
 
-    The lease is over in either case. Do not repeat the write: either the row was settled as requested, or it runs
+    In both cases the lease is over. Do not repeat the write: either the row was settled as requested, or the row runs
     again.
     """
 
@@ -48,14 +48,14 @@ class CancelRequestedError(ScheduleError):
 
 
 class IdempotentError(ScheduleError):
-    """Mixin for errors which mean that the row is already in the requested state.
+    """Mixin for errors which say that the row is already in the requested state.
 
-    An idempotent client may ignore these errors.
+    A client that only wants this state may ignore these errors.
     """
 
 
 class IdempotentAlreadyFinishedError(AlreadyFinishedError, IdempotentError):
-    """This task object has settled this run before. Perhaps the answer to that write was lost."""
+    """This task object has settled its run before. Perhaps the answer to that write was lost."""
 
 
 class IdempotentAlreadyExistsError(AlreadyExistsError, IdempotentError):

@@ -1,12 +1,12 @@
 """Replaces locks, flags and connections in a forked process, for clients and handlers that fork.
 
 A forked process has only the thread that called `fork`. A lock that another thread held would stay held, and a flag
-that another thread had to reset would stay set. Objects that several threads share therefore register here, and
-`reset_after_fork` replaces their locks and flags in the forked process.
+that another thread had to reset would stay set. Objects that several threads share therefore register here. In the
+forked process, their `reset_after_fork` replaces their locks and flags.
 
-If parent and child used one connection, each would read answers meant for the other, and closing it in the child would
-end the parent's session. So the forked process does not touch the parent's connections and opens its own. SQLite's
-connections are closed before the fork.
+If parent and child used one connection, each would read answers meant for the other, and if the child closed the
+connection, the parent's session would end. So the forked process opens its own connections and does not touch the
+parent's. SQLite's connections are closed before the fork.
 
 Tasks do not register. A task belongs to the process that acquired it; in any other process its methods raise before
 they take a lock.
@@ -45,7 +45,7 @@ class ClosedBeforeFork(Protocol):
 
 
 class WorkLock:
-    """A lock shared by all threads that work on connections, and held alone by a thread that forks. It is reentrant."""
+    """A reentrant lock that threads which work on connections share, and that a thread which forks holds alone."""
 
     def __init__(self) -> None:
         self._entry = threading.Lock()

@@ -43,9 +43,10 @@ def sums_of(durations: Sequence[float]) -> DurationSums:
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:
-    """Return the seconds that the given share (0 to 1) of the durations does not exceed; None without durations.
+    """Return how many seconds the given share (0 to 1) of the durations does not exceed; None without durations.
 
-    The durations of a bucket are assumed to be spread evenly. A result beyond the last bound is returned as that bound.
+    The durations of a bucket are assumed to be spread evenly. If the result is beyond the last bound, return that
+    bound.
     """
     wanted = share * sum(counts)
     if not wanted:

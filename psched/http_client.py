@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 _USER_AGENT = "psched"
 _WORTH_A_RETRY = (408, 425, 429)
-"""Statuses below 500 after which the same request may succeed later."""
+"""The HTTP statuses below 500 after which the same request may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)

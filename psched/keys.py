@@ -1,4 +1,4 @@
-"""The keys of rows: the checks of keys and owners, and keys that contain another key, such as those of backfills."""
+"""The keys of rows: checks keys and owners, and makes keys that contain another key, such as those of backfills."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from psched.error_messages import InvalidValueError, shown
 
 MAX_KEY_LENGTH = 255
 SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair. No database and no JSON text can store it."""
+"""Matches half of a surrogate pair, which no database and no JSON text can store."""
 
 
 def check_key(key: object, name: str = "key") -> str:
     """Return `key`. Raises ValueError unless it is text of 1 to 255 characters without NUL or lone surrogates.
 
-    `name`: what the error message calls the value. Types and users have the same limits as keys.
+    `name`: the name of the value in the error message. Types and users have the same limits as keys.
     """
     if not isinstance(key, str) or not key:
         raise InvalidValueError(f"{name} must be non-empty text, got {shown(key)}")

@@ -115,7 +115,8 @@ Overlap = Literal["wait", "skip"]
 OVERLAP: tuple[Overlap, ...] = get_args(Overlap)
 
 ScheduleStatus = Literal["waiting", "running", "leased"]
-"""`leased` means running or waiting for a retry. Only `rdb_compat` uses it, as its table cannot tell the two apart."""
+"""`leased` means either running or waiting for a retry. Only `rdb_compat` uses it, as its table cannot distinguish the
+two."""
 SCHEDULE_STATUSES: tuple[ScheduleStatus, ...] = get_args(ScheduleStatus)
 
 TaskStatus = Literal["waiting", "running", "finished", "failed", "cancelled"]
@@ -131,21 +132,22 @@ Compression = Literal["gzip"]
 class Policy:
     """How late and failing occurrences of a schedule are handled, and what the schedule is for.
 
-    - `catch_up`: which of several due occurrences run: `all`, only the `latest`, or `none`. With `none` the latest runs
-      only if it is at most `max_lateness` (default: a minute) late.
+    - `catch_up`: which of several due occurrences run: `all`, the `latest`, or `none`, which runs the latest only if it
+      is at most `max_lateness` (default: a minute) late.
     - `max_lateness`: an occurrence that would start more than this many seconds late is skipped. None: no limit.
     - `alert_after`: an occurrence that has not finished this many seconds after its time (delay included) is reported
       as overdue. None: never.
     - `max_attempts`: an occurrence fails for good if this many attempts fail.
     - `owner`, `description`, `tags`: texts for people and for filters. They do not change any run.
-    - `overlap`: if the previous occurrence is not settled yet, a due occurrence waits (`wait`) or is skipped (`skip`).
+    - `overlap`: whether a due occurrence waits (`wait`) or is skipped (`skip`) if the previous occurrence is not
+      settled yet.
     - `pause_after`: the schedule is paused after this many regular occurrences have failed in a row. None: never.
     - `retry_wait`: the wait after a failed attempt, in seconds or as a Backoff.
     - `timeout`: a run is stopped after this many seconds.
-    - `on_failure`: the hook that is called for a failed occurrence; its name is one of the section's `hooks`.
+    - `on_failure`: the hook that is called for a failed occurrence, by its name in the section's `hooks`.
 
-    If `max_attempts`, `retry_wait`, `timeout` or `on_failure` is None, the value of the type applies, else the
-    configured value.
+    If `max_attempts`, `retry_wait`, `timeout` or `on_failure` is None, the value of the schedule's type applies, else
+    the configured value.
     """
 
     catch_up: CatchUp = "all"
@@ -191,7 +193,7 @@ class Lease(NamedTuple):
 NEVER = 253_370_764_800.0
 """The due time of a paused schedule: in the year 9999."""
 NO_OCCURRENCE = 253_370_851_200
-"""The value of `next_time` and `next_run_time` for a schedule that has ended: one day after `NEVER`."""
+"""The `next_time` and `next_run_time` of a schedule that has ended: one day after `NEVER`."""
 
 
 @dataclass(frozen=True)  # without slots, for `quick_replace`
@@ -402,7 +404,7 @@ class TaskRow(NamedTuple):
     """One queue task, as read from the store. Its `status` is waiting, running, finished, failed or cancelled.
 
     - `run_at`: when the task was first due.
-    - `due`: when the task is due or its lease ends; None once the task has ended.
+    - `due`: when the task is due, or when its lease ends; None once the task has ended.
     - `created_at`, `finished_at`: when the task was submitted and when it ended.
     - `progress`: the last progress that a run has reported.
     - `result`: what a run has returned; meaningless unless `has_result` is true.
@@ -469,7 +471,7 @@ def worker_died(end: str) -> str:
 
 
 class RunResult(NamedTuple):
-    """What the row of a queue task keeps after its run. `result` and `progress` are JSON, or None for nothing.
+    """What the row of a queue task keeps after its run. `result` and `progress` are JSON, or None if there is none.
 
     `retention`, `failed_retention`: how many seconds a finished or a failed task of this type is kept; None: as long as
     configured.
@@ -494,8 +496,8 @@ class Claim(NamedTuple):
     """An acquired row and its lease.
 
     - `started`: when the run began, in unix seconds on the database's clock; None if it has not begun.
-    - `records_begin`: whether the row is prefetched and its previous lease expired. If so, `Task.record_begin` records
-      in the database immediately that the run has begun. Otherwise the next renewal may record it.
+    - `records_begin`: whether the row is prefetched and its previous lease expired. Then `Task.record_begin` writes to
+      the database immediately that the run has begun. Otherwise the next renewal may write it.
     - `result`: what the row keeps after the run; None for nothing.
     """
 
@@ -520,10 +522,10 @@ class Retry(NamedTuple):
 class LeaseTimes:
     """The lengths of leases and waits, in seconds.
 
-    - `alive_time`: the lease of a run that has begun.
-    - `prefetch_time`: the lease of a prefetched task. It is short, so that the task is soon due again if the worker
-      dies. None: `alive_time`.
-    - `retry_wait`: from a failure to the next attempt.
+    - `alive_time`: the length of the lease of a run that has begun.
+    - `prefetch_time`: the length of the lease of a prefetched task. It is short, so that the task is soon due again if
+      the worker dies. None: `alive_time`.
+    - `retry_wait`: the wait from a failure to the next attempt.
     """
 
     alive_time: float
@@ -566,12 +568,12 @@ class ScheduleFilter:
     - `prefix`: only keys that begin with this text.
     - `due_from`, `due_until`: bounds of `next_run_time`, both included.
     - `held`: only leased schedules.
-    - `failing`: only schedules with a failed attempt of their next occurrence.
+    - `failing`: only schedules whose next occurrence has a failed attempt.
     - `owner`, `tag`: only schedules of this owner, or with this tag.
-    - `after`: `next_run_time` and key of a schedule; only schedules that come after it.
+    - `after`: only schedules that come after the schedule with this `next_run_time` and key.
     - `page`: how many rows to read together. None: the caller reads all rows.
 
-    If a store has no index for `held` and `failing`, it may ignore them and list more schedules.
+    A store without an index for `held` and `failing` may ignore these and list more schedules.
     """
 
     type: str | None = None

@@ -17,7 +17,7 @@ from psched.keys import SURROGATE
 _GZIP = b"\x1f\x8b"
 _GZIP_AS_TEXT = "H4sI"
 _MOST_DIGITS = 4300
-"""The maximum number of digits of a whole number that Python writes and reads, unless the process has another limit."""
+"""The maximum number of digits of a whole number that Python reads and writes by default."""
 _LONG_NUMBER = re.compile(rf"(?<![\w.\"])\d{{{_MOST_DIGITS + 1},}}(?![\w.\"])")
 
 MAX_STORED_BYTES = 8_000_000
@@ -34,11 +34,11 @@ MAX_RESULT_SIZE = 65_536
 """The maximum number of bytes of JSON for the result of a task."""
 
 MAX_BATCH_SIZE = 16_000_000
-"""The maximum number of bytes of JSON in one acquire. A first row that is larger is acquired alone."""
+"""The maximum number of bytes of JSON in one acquire. If the first row alone is larger, only this row is acquired."""
 
 
 def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
-    """Return how many of the first rows fit into `budget` bytes together, but at least `least`."""
+    """Return how many of the first rows have at most `budget` bytes together, or `least` if that is more."""
     total = 0
     for place, size in enumerate(sizes):
         total += size
@@ -92,8 +92,7 @@ def object_of(data: object) -> dict[str, Any]:
 def encode(data: object, max_size: int = MAX_DATA_SIZE) -> str:
     """Return `data` as compact JSON, with non-ASCII characters as they are.
 
-    `max_size`: the maximum number of bytes that the JSON may have. Raises ValueError unless `data` is an object of JSON
-    values.
+    `max_size`: the maximum number of bytes of the JSON. Raises ValueError unless `data` is an object of JSON values.
     """
     if not isinstance(data, dict):
         raise ValueError(f"data must be a JSON object (a dict), got {type(data).__name__}")
@@ -152,7 +151,7 @@ def _encode(value: object, name: str) -> tuple[str, int]:
 
 
 def _check_names(value: Any, *path: Any) -> None:
-    """Raise TypeError for a name that is not text, because the JSON encoder would silently convert `1` to `"1"`."""
+    """Raise TypeError for a name that is not text. The JSON encoder would silently convert a name `1` to `"1"`."""
     is_object = isinstance(value, dict)
     for name in value if is_object else ():
         if not isinstance(name, str):
@@ -260,7 +259,7 @@ def _too_large(size: object, max_size: int) -> DataTooLargeError:
 
 
 def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
-    """Return the object in `text`, compressed or not. Raises ValueError unless `text` is the JSON of an object.
+    """Return the object in `text`, compressed or not. Raises ValueError if `text` is not the JSON of an object.
 
     Raises DataTooLargeError for more than `max_size` bytes. Compressed data is expanded only up to that size.
     """
@@ -282,7 +281,7 @@ def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
 
 
 class _Decoder(json.JSONDecoder):
-    """Decodes JSON that `encode` has made. Faster than `decode`, because that JSON has no blanks at its ends."""
+    """Decodes JSON that `encode` has made. Faster than `decode`, as it need not skip blanks at the ends of the text."""
 
     def value(self, text: str) -> Any:
         """Return the same value as `decode`. Raises ValueError."""
@@ -296,7 +295,7 @@ class _Decoder(json.JSONDecoder):
 
 
 def _refuse(constant: str) -> None:
-    """Raise an error for NaN and Infinity. Python's decoder accepts them, but they are not JSON."""
+    """Raise an error for NaN and Infinity, which Python's decoder accepts, but which are not JSON."""
     raise ValueError(f"{constant} is not valid JSON")
 
 

@@ -16,7 +16,7 @@ from psched.store.ledger import Output
 _PURGE_STATS_INTERVAL = 3600.0
 """Seconds between two deletions of old statistics."""
 _STATS_BATCH = 2000
-"""How many old rows of each statistics table one deletion removes."""
+"""The maximum number of old rows that one deletion removes from each statistics table."""
 
 
 class Settlement(ABC):
@@ -65,8 +65,8 @@ class Settlement(ABC):
     def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
         """Settle the claimed run as failed for good, and return None.
 
-        If the row was changed since it was acquired, write nothing and return the stored row, which may allow more
-        attempts.
+        If the row was changed after it was acquired, write nothing and return the row as it is stored now, because it
+        may allow more attempts.
         """
 
     def maintain(self) -> bool:
@@ -137,13 +137,13 @@ class Settlement(ABC):
         return False
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
-        """Return whether the run is no longer wanted at `now` (by the database's clock). If so, settle the run."""
+        """Settle the run if it is no longer wanted at `now` (by the database's clock). Return whether that is so."""
         return False
 
     def retry(self, claim: Claim, wait: float, error: str | None, max_attempts: int | None, until: float) -> RunOutcome:
         """Make the claimed row due `wait` seconds from now, unless a cancel was requested or no attempts are left.
 
-        `max_attempts`: the limit of the row's type, or None. Returns the outcome: `retried`, `cancelled` or `failed`.
+        `max_attempts`: the limit of the row's type, or None. Return the outcome: `retried`, `cancelled` or `failed`.
         """
         if claim.lease.cancel_requested:
             self.cancel(claim, until)

@@ -26,7 +26,7 @@ __all__ = ["JSONFormatter", "RunContextFilter", "add_run_context", "run_context"
 _current: ContextVar[Task | None] = ContextVar("psched_current_task", default=None)
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
 _OWN = "psched_"
-"""The prefix of attributes that psched adds to a record, in `psched.process.logs` and in `RunContextFilter`."""
+"""The prefix of the attributes that psched itself adds to a record."""
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in ESCAPES if code >= 0x7F}
 """Escapes for characters that the JSON encoder leaves unescaped."""
 _NO_JSON = (TypeError, ValueError, RecursionError)
@@ -81,9 +81,9 @@ class RunContextFilter(logging.Filter):
 class JSONFormatter(logging.Formatter):
     """Formats a record as one JSON object on one line, including the traceback.
 
-    If the record reports an event of psched, `event` is the name of the event, such as `run_finished`, and `message` is
-    the text of the record. For all other records, `event` is the text of the record. Fields that a caller passes as
-    `extra` keep their names, but `_` is appended to a name that psched itself uses.
+    In a record about an event of psched, `event` is the name of the event, such as `run_finished`, and `message` is the
+    text of the record. In all other records, `event` is the text of the record. Fields that a caller passes as `extra`
+    keep their names, but `_` is appended to a name that psched itself uses.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ class SubmitCall:
         self.tasks = tasks
         self.keeps_headers = keeps_headers
         self.existing: Sequence[str] = ()
-        """After the write: the keys that existed before it."""
+        """After the write: the keys that existed before the write."""
 
     def __enter__(self) -> Self:
         emit("submit_start", call=self)

@@ -37,7 +37,7 @@ from psched.store.ledger import Output
 log = logging.getLogger(__name__)
 
 NO_RESULT: Any = object()
-"""The argument of `finish` for a run without a result. None would be a result."""
+"""The argument of `finish` for a run without a result. None cannot be used, because a result may be None."""
 PROGRESS_INTERVAL = 1.0
 """Seconds between two writes of a run's progress, and from the start of the run to the first write."""
 MAX_PROGRESS_MESSAGE = 500
@@ -88,7 +88,7 @@ class Task:
         clock: Clock = boottime,
         pid: int | None = None,
     ) -> None:
-        """`deadline`: when the lease ends at the earliest, on `clock`.
+        """`deadline`: the earliest end of the lease, on `clock`.
 
         The caller computes `deadline` from a time before the acquire. `started`: False for a prefetched task, until
         `begin`. `pid`: the id of this process.
@@ -161,7 +161,8 @@ class Task:
     def trace_id(self) -> str | None:
         """The id of the trace to which this run belongs, as 32 hexadecimal digits; None without a trace.
 
-        If the run has a span of its own (`telemetry: otel`), this is the span's trace, else the trace of the submit.
+        If the run has a span of its own (`telemetry: otel`), this is the trace of that span, else the trace in which
+        the task was submitted.
         """
         return _trace_id(self.headers.get("traceparent")) if self._trace_id is None else self._trace_id
 
@@ -203,8 +204,8 @@ class Task:
     def waited(self) -> float | None:
         """How many seconds after its due time the run began, by the database's clock.
 
-        None for attempts after the first, for a run that `run_now` or a backfill requested, and if the store does not
-        keep when the task was due. Meaningless while `started` is False.
+        None for an attempt after the first, for a run that `run_now` or a backfill requested, and if the store does not
+        record when the task was due. Meaningless while `started` is False.
         """
         row = self.row
         if row.attempts > 1:
@@ -227,7 +228,7 @@ class Task:
     def may_begin(self) -> bool:
         """Whether the run may begin: at the last renewal, no cancel was requested and the schedule was not paused.
 
-        A run that `run_now` requested may begin during a pause, too.
+        A run that `run_now` requested may begin even during a pause.
         """
         is_asked_for = isinstance(self.row, ScheduleRow) and self.row.is_asked_for
         return not self.lease.cancel_requested and (is_asked_for or not self.lease.paused)
@@ -320,8 +321,8 @@ class Task:
     def conclude(self, result: Any = NO_RESULT) -> None:
         """Finish the run. A daemon does so within 0.2 s (1 s while the database is slow), together with other runs.
 
-        If the process dies before that, the task runs again. `result`: the same as for `finish`. Raises like `finish`
-        if the run is finished immediately.
+        If the process dies before that, the task runs again. `result`: as for `finish`. If the run is finished
+        immediately, this raises like `finish`.
         """
         self._refuse_elsewhere()
         self._set_result(result)
@@ -341,7 +342,7 @@ class Task:
     def retry(self, retry_wait: float | Backoff | None = None, error: str | None = None) -> None:
         """Make the task due again `retry_wait` seconds from now.
 
-        By default, the wait is that of the task's schedule, else the configured wait.
+        The default wait is that of the task's schedule, else the configured wait.
 
         If no attempts are left, the run fails for good instead: a queue task becomes `failed`, and a schedule advances
         to its next occurrence. A queue task with a cancel request becomes `cancelled`. `error` is stored with the row.
@@ -387,7 +388,7 @@ class Task:
         self._settle("retried", self._settlement.defer, self._times.backoff.limit, error)
 
     def release(self) -> None:
-        """Make the task due now, for every worker, as if it had not begun. Raises like `finish`."""
+        """Make the task due now, for every worker, as if this run had not begun. Raises like `finish`."""
         self._settle("released", self._settlement.release, True)
 
     def release_unstarted(self) -> None:
@@ -428,8 +429,8 @@ class Task:
         """Report the progress of this run, for `QueuedTask.progress` and `psched queue show`.
 
         Frequent calls are cheap: at most one report a second is written. The next lease renewal or the settlement of
-        the run writes the last report. A report that could not be written is logged, and written later. At most 500
-        characters of `message` are kept.
+        the run writes the last report. If a write fails, the error is logged, and the report is written later. At most
+        500 characters of `message` are kept.
 
         Raises ValueError unless `done` and `total` are finite numbers of at least 0 and `message` is text. Raises
         NotSupportedError if `result_problem` is not None.
@@ -480,14 +481,14 @@ class Task:
         self.in_flight = False
 
     def _save(self, until: float) -> None:
-        """Write the data if `update_data` changed it. A failed write is repeated until `until`."""
+        """Write the data if `update_data` has changed it. Repeat a failed write until `until`."""
         data = self._data
         if data is not self._saved:
             self._settlement.save(Claim(self.row, self.lease), data, until)
             self._saved = data
 
     def _save_progress(self, until: float) -> None:
-        """Write the progress if `progress` changed it. A failed write is repeated until `until`."""
+        """Write the progress if `progress` has changed it. Repeat a failed write until `until`."""
         progress = None if self._left is None else self._left.progress
         if progress is not self._saved_progress and progress is not None:
             self._progress_written_at = self._clock()
@@ -580,7 +581,7 @@ def checked_progress(progress: Progress) -> Progress:
 
 
 def _trace_id(traceparent: object) -> str | None:
-    """Return the trace id in a header, or None. Any client may have written the header, so it may be malformed."""
+    """Return the trace id in a header, or None if the header is malformed: any client may have written it."""
     found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
     return None if found is None else found[1]
 
@@ -599,8 +600,8 @@ def finish_many(tasks: Sequence[Task], until: float, finish: FinishMany | None =
 
     `finish`: finishes the claims of the runs (default: `Settlement.finish_many`).
 
-    If an earlier call has finished a run, but the answer was lost, this run has no error. This call holds the locks of
-    all tasks, so that no lease is renewed at the same time. After a driver's error the outcome is unknown, and the
+    A run that an earlier call has finished has no error, if the answer to that call was lost. This call holds the locks
+    of all tasks, so that no lease is renewed at the same time. After a driver's error the outcome is unknown, and the
     caller may repeat the call for the same runs.
     """
     locked: list[Task] = []

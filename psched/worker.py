@@ -15,7 +15,7 @@ Config = Settings | Mapping[str, object] | str | Path
 
 
 class Worker:
-    """The daemon, started by a program other than `psched` or `pschedd`."""
+    """The daemon, for programs that start the daemon themselves."""
 
     @staticmethod
     def run(
@@ -26,8 +26,8 @@ class Worker:
     ) -> int:
         """Run `app` until a signal ends the daemon. Return the exit code.
 
-        - `app`: "module:NAME", a Dispatch class, an App, or a list of these. A string is imported again at every
-          reload. An object is replaced only by a binary upgrade.
+        - `app`: "module:NAME", a Dispatch class, an App, or a list of these. A name is imported again at every reload.
+          An object is replaced only by a binary upgrade.
         - `config_loader`: returns the configuration (a dict, Settings, or a path). It is called at every reload.
         - `include`, `require`: like the options -I and -r of `psched run`.
 

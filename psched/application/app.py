@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class _Undeclared:
     """A class that no function uses as an annotation.
 
-    With it, the first overload of `Decorator` matches only functions whose first parameter accepts any object.
+    Because of it, the first overload of `Decorator` matches only functions whose first parameter accepts any object.
     """
 
 
@@ -207,7 +207,7 @@ class App(Router):
         return list(declared_by_owner(self._declarations, tasks.get))
 
     def open(self, config: Config, environment: str | None = None) -> Queue:
-        """Open the queue that `config` describes. The tasks of this app are submitted to it.
+        """Open the queue that `config` describes. The tasks of this app are then submitted to this queue.
 
         Raises like `psched.open_queue`. An app that opens no queue submits to the first of these queues that exists:
         the queue of `psched.configure`, the queue of the worker that the app runs in, the queue in the file that
@@ -217,13 +217,13 @@ class App(Router):
         return self._queue.own
 
     def route(self, type: str) -> HandlerFactory | None:
-        """Return the factory of handlers for this type, or None. The first match in the order of registration wins."""
+        """Return the factory of handlers for this type, or None. If several match, use the one registered first."""
         return next((factory for pattern, factory in self._routes.items() if matches(pattern, type)), None)
 
     def routed_types(self) -> Collection[Pattern] | None:
         """Return the registered types and expressions.
 
-        If a subclass overrides `route`, return None, which means any type.
+        Return None, which means any type, if a subclass overrides `route`.
         """
         return tuple(self._routes) if type(self).route is App.route else None
 
@@ -255,7 +255,7 @@ class App(Router):
 
 
 class FunctionHandler(CallingHandler):
-    """Runs the function of one task. The options of a type are class attributes, so that no run has to set them."""
+    """Runs the function of one task. The options of the type are class attributes, so that no run has to set them."""
 
     _function: ClassVar[TaskFunction[..., Any]]
     _finishes: ClassVar[bool]
@@ -284,7 +284,7 @@ class FunctionHandler(CallingHandler):
             self.task.conclude(self._result(value) if self._stores_result else NO_RESULT)
 
     def _result(self, value: Any) -> Any:
-        """Return the result to store, or NO_RESULT if the run cannot store a result (see `Task.result_problem`)."""
+        """Return the result to store, or NO_RESULT if the run can store no result (see `Task.result_problem`)."""
         if self.task.result_problem is not None:
             return NO_RESULT
         try:

@@ -1,4 +1,4 @@
-"""The application of a daemon: its routers, asked in order."""
+"""The application of a daemon: its routers, which are asked in order."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from psched.store.type_filter import TypeFilter
 from psched.task import Task
 
 _MOST_TYPES = 1000
-"""The maximum number of types whose handlers are cached."""
+"""The maximum number of types for which the answers of the routers are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The routers of a daemon, in the order in which they are asked. A section may have an application of its own."""
+    """The routers of a daemon, in the order in which they are asked. A section may have its own application."""
 
     routers: tuple[Router, ...]
     sections: Mapping[str, Application] = field(default_factory=dict)

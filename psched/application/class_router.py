@@ -34,15 +34,15 @@ class Dispatch(Router):
     def routed_types(cls) -> Collection[Pattern] | None:
         """Return the patterns of `routes`. Only rows of matching types are acquired.
 
-        If a subclass overrides `route`, its types are not known: return None, which means any type. The subclass may
-        override this method, too.
+        If a subclass overrides `route`, its types are not known, so return None, which means any type. Such a subclass
+        may override `routed_types`, too.
         """
         is_ours = getattr(cls.route, "__func__", None) is Dispatch.__dict__["route"].__func__
         return tuple(cls.routes) if is_ours else None
 
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> Router:
-        """Return a subclass with the options given in `app:`. Raises ConfigError unless this method is overridden."""
+        """Return a subclass with the options given in `app:`. Raises ConfigError if this method is not overridden."""
         raise ConfigError("this application takes no options in `app:`; remove them")
 
     @classmethod

@@ -45,8 +45,8 @@ def unstructure(value: Any, path: str) -> Any:
 def restorer(annotation: Any) -> Callable[[Any, str], Any]:
     """Return a function that converts a JSON value to a value of the type `annotation`.
 
-    The function takes the JSON value and its path, and raises ValueError for a wrong value. Raises TypeError for a type
-    that cannot be converted.
+    The returned function takes the JSON value and its path, and raises ValueError for a wrong value. `restorer` itself
+    raises TypeError for a type that cannot be converted.
     """
     kind = Any if annotation in (Signature.empty, object) else annotation
     check_type(kind)
@@ -63,7 +63,7 @@ def restorer(annotation: Any) -> Callable[[Any, str], Any]:
 
 
 def difference(given: Any, restored: Any, path: str) -> str | None:
-    """Return the part in which `restored` differs from `given`, or None. A list counts as equal to a tuple.
+    """Return an error for the first part in which `restored` differs from `given`, or None. A list equals a tuple.
 
     Lists, mappings and objects are compared part by part, because the `==` of a class may ignore fields.
     """
@@ -185,7 +185,7 @@ def _is_plain_union(kind: Any) -> bool:
 
 
 def _plain_union_hook(kind: Any) -> Callable[[Any, Any], Any]:
-    """Return a hook whose error message shows the value. A whole number counts as a number, true and false do not."""
+    """Return a hook whose error message shows the value. Whole numbers count as numbers; true and false do not."""
     classes = {*get_args(kind)} | ({int} if float in get_args(kind) else set())
 
     def structure(value: Any, kind: Any) -> Any:
@@ -229,7 +229,7 @@ def _class_hook(kind: Any) -> Callable[[Any], Any]:
 
 
 def check_type(kind: Any, seen: frozenset[type] = frozenset()) -> None:
-    """Raise TypeError for a type whose values cannot be stored. cattrs would raise only when it converts a value.
+    """Raise TypeError for a type whose values cannot be stored. cattrs itself raises only when it converts a value.
 
     `seen`: the classes whose fields are being checked.
     """

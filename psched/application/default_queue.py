@@ -21,7 +21,7 @@ Config = Settings | Mapping[str, Any] | str | Path
 
 
 def open_configured_queue(config: Config, environment: str | None = None) -> Queue:
-    """Return the queue that `config` describes. Raises ConfigError, also if the table is missing."""
+    """Return the queue that `config` describes. Raises ConfigError, for example if the table is missing."""
     return open_table("queue", coerce(config, environment, reader="queue"), open_queue)
 
 
@@ -30,7 +30,7 @@ class OpensQueue(Protocol):
     """An object that can open a queue of its own, such as an embedded scheduler."""
 
     def open_queue(self) -> Queue:
-        """Return the queue. Raises ConfigError, also if the table is missing."""
+        """Return the queue. Raises ConfigError, for example if the table is missing."""
 
 
 class DefaultQueue:
@@ -45,7 +45,7 @@ class DefaultQueue:
         fork_safety.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """In a forked process: create a new lock."""
+        """In a forked process: create a new lock, as the thread that held the old lock may be gone."""
         self._lock = threading.RLock()
 
     def configure(self, config: Config | Queue | OpensQueue | None, environment: str | None = None) -> None:
@@ -66,7 +66,7 @@ class DefaultQueue:
             self._configured, self._given, self._queue = configured, given, given
 
     def provide(self, open: Callable[[], Queue]) -> None:
-        """Set a fallback: if no queue was configured, the first use calls `open` and uses the result."""
+        """Set a fallback: if no queue was configured at the first use, call `open` and use its result."""
         with self._lock:
             self._configured = self._configured or open
 

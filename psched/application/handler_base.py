@@ -68,7 +68,7 @@ class DefaultDecider(Decider):
     def unexpected_error_raised(self, error: Exception) -> None:
         """Report the error, and make the task due again after the handler's `retry_wait`.
 
-        If `retry_wait` is None, the configured wait applies. A wait of the schedule takes precedence.
+        If `retry_wait` is None, the configured wait applies. A wait of the schedule takes precedence over both.
 
         A run that is already settled, or was asked to stop, is not changed. If the lease of this run is lost, `error`
         is raised again, because the run cannot be settled. If `error` is about the lost lease of another task, this run
@@ -178,8 +178,8 @@ class CallingHandler(Base):
 def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff | None = None) -> None:
     """Report `error`. Then retry the task, unless the task is settled or has a `stop_reason`. Raises like `Task.retry`.
 
-    `retry_wait`: the wait of the task's type. A wait of its schedule takes precedence. If the result of the task cannot
-    be stored, the task fails for good.
+    `retry_wait`: the wait of the task's type. A wait of the task's schedule takes precedence. An UnstorableResultError
+    is not retried: the task fails for good.
     """
     emit("run_error", task=task, error=error)
     if task.settled or task.stop_reason is not None:
@@ -193,7 +193,8 @@ def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff |
 def describe_error(error: BaseException) -> str:
     """Return the text of the error with the end of its traceback. This text is stored with the row.
 
-    An ArgumentsError gets no traceback: it comes from psched's own check of the data, whose code says nothing to users.
+    An ArgumentsError gets no traceback: psched's own check of the data raises it, so the traceback would not help
+    users.
     """
     if isinstance(error, ArgumentsError):
         return repr(error)

@@ -31,7 +31,7 @@ class ApplicationSpec:
     """Which application to load.
 
     `names` lists Dispatch classes and Apps, by name or as objects, in the order of routing. A name is `module:NAME`.
-    NAME alone is searched in the `require` modules, the last first. A name may come with options for
+    NAME alone is searched in the `require` modules, beginning with the last. A name may come with options for
     `Router.with_options`.
 
     - `include`: folders to add to the import path.
@@ -47,7 +47,7 @@ class ApplicationSpec:
 
 
 def load(spec: ApplicationSpec) -> Application:
-    """Import the modules of `spec` and check every route. Raises ConfigError: one line with the remedy."""
+    """Import the modules of `spec` and check every route. Raises ConfigError with a one-line message and the remedy."""
     if spec.sections:
         loaded = {}
         for section, own in spec.sections:
@@ -123,7 +123,7 @@ def _lookup(name: str, required: dict[str, ModuleType]) -> object:
 
 
 def import_module(name: str) -> ModuleType:
-    """Return the module called `name` (`pkg.mod`). Raises ConfigError; its cause is the original error."""
+    """Return the module called `name` (`pkg.mod`). Raises ConfigError whose cause is the original error."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigError(f"{name!r} is not a module name; expected `pkg.mod`")
     try:
@@ -135,9 +135,9 @@ def import_module(name: str) -> ModuleType:
 def import_file(file: str) -> ModuleType:
     """Return the module in `file`. Each file is loaded once per process.
 
-    Raises ConfigError; its cause is the original error. In sys.modules the module is called by the file's stem, unless
-    that name is taken. The file's folder is appended to the import path: the module can import its neighbours, and
-    these do not hide installed modules.
+    Raises ConfigError whose cause is the original error. In sys.modules the module is called by the file's stem, unless
+    that name is taken. The file's folder is appended to the import path, so that the module can import its neighbours,
+    but these do not hide installed modules.
     """
     path = Path(file).resolve()
     if not os.path.isfile(path):  # noqa: PTH113 – as in `load_modules`

@@ -15,12 +15,12 @@ from psched.errors import ArgumentsError, ConfigError
 from psched.task import Task
 
 NOTES = "_"
-"""A name in the data with this prefix is no argument, but a note that a run leaves for the next attempt."""
+"""The prefix of names in the data that are no arguments, but notes which a run leaves for the next attempt."""
 
 _PLAIN = (str, int, float, bool)
 """Types whose values are JSON values already."""
 _NO_RESULT = (inspect.Signature.empty, None, type(None), NoReturn, Never, "None", "NoReturn", "Never")
-"""The return annotations of functions that have no result."""
+"""The return annotations of functions that have no result, also as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Parameters:
         return self._result_conversion().stored(value, f"the result of {self.name}")
 
     def restored_result(self, stored: Any) -> Any:
-        """Return the result that `stored_result` has converted to a JSON value. Raises ValueError."""
+        """Return the result of the function, converted back from the JSON value. Raises ValueError."""
         return self._result_conversion().restored(stored, f"the result of {self.name}")
 
     def _without_annotations(self) -> inspect.Signature:

@@ -35,7 +35,7 @@ class Declaration:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     def schedule(self, task: TaskFunction[..., Any] | None) -> NewSchedule:
-        """Return the schedule. `task`: the app's task for the function, or None. Raises ConfigError."""
+        """Return the schedule. `task`: the app's task for the decorated function, or None. Raises ConfigError."""
         if task is None:
             raise ConfigError(f"{self.place}: @app.schedule is for tasks of the app; add @app.task()")
         type_ = task.type if self.type is None else self.type
@@ -58,7 +58,7 @@ def check_names(options: Iterable[str]) -> None:
 
 
 def cron_of(cron: str | None, every: str | float | None, at: str | None) -> str:
-    """Return whichever argument was given, in the syntax of `cron`. Raises ConfigError unless exactly one was given."""
+    """Return the given argument in the syntax of `cron`. Raises ConfigError unless exactly one argument was given."""
     given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
     if len(given) != 1:
         found = " and ".join(given) if given else "none"

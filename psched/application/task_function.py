@@ -44,7 +44,7 @@ class TypeOptions:
 class TaskFunction(Generic[P, R_co]):
     """A function that runs as tasks of an app.
 
-    Calling it runs the function directly; `submit` submits the call as a task.
+    A call of this object runs the function directly; `submit` submits the call as a task.
     """
 
     __name__: str
@@ -143,12 +143,12 @@ class TaskFunction(Generic[P, R_co]):
         return self.parameters.stored_result(value)
 
     def restored_result(self, stored: Any) -> Any:
-        """Return the result that `stored_result` has converted to a JSON value. Raises ValueError."""
+        """Return the result of the function, converted back from the JSON value. Raises ValueError."""
         return self.parameters.restored_result(stored)
 
 
 class TaskFunctionWithRun(TaskFunction[P, R_co]):
-    """For type checkers: a TaskFunction whose function takes the run first.
+    """For type checkers: a TaskFunction whose function takes the run as its first argument.
 
     The parameters `P` do not include the run.
     """
@@ -180,7 +180,7 @@ class Submission(Generic[P, R_co]):
         Raises:
             AlreadyExistsError: a task has this key.
             TypeError: the function cannot be called with these arguments.
-            ValueError: an argument or an option cannot be stored; the error names its path.
+            ValueError: an argument or an option cannot be stored. The error names the argument by its path.
             ConfigError: there is no queue to submit to, or the function handles several types.
         """
         task = self._new_task(args, kwargs, self._due())
@@ -213,11 +213,11 @@ class Submission(Generic[P, R_co]):
         return [self._typed(queue[task.key]) for task in tasks]
 
     def new_task(self, /, *args: P.args, **kwargs: P.kwargs) -> NewTask:
-        """Return the task that `submit` would submit. With a `delay`, the method reads the time from the database."""
+        """Return the task that `submit` would submit. With a `delay`, read the time from the database."""
         return self._new_task(args, kwargs, self._due())
 
     def _due(self) -> float | None:
-        """Return when the task is due. With `delay`, the method reads the time from the database."""
+        """Return when the task is due. With a `delay`, read the time from the database."""
         return self.run_at if self.delay is None else self.function.queue.get().store.now() + self.delay
 
     async def _due_async(self) -> float | None:

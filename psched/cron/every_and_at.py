@@ -27,7 +27,7 @@ class TimetableSyntaxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Instants that are a multiple of `seconds`, plus `phase` (0 to `seconds` - 1), in unix seconds."""
+    """Instants that are `phase` (0 to `seconds` - 1) after a multiple of `seconds`, in unix seconds."""
 
     seconds: int
     phase: int = 0
@@ -57,7 +57,7 @@ class Moment:
         return int(first <= self.instant(zone) <= last)
 
     def instant(self, zone: ZoneInfo) -> int:
-        """Return the instant of the wall time: its first pass if it occurs twice, the end of the gap if in a gap."""
+        """Return the instant of the wall time: the first if there are two, the end of the gap if it is in a gap."""
         before = offset_of_wall(zone, self.wall)
         instant = self.wall - before
         skipped = offset_at(zone, instant) - before

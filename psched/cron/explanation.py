@@ -25,7 +25,7 @@ _ORDINALS = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", -1: "
 
 @dataclass(frozen=True, slots=True)
 class DateVerdict:
-    """Whether a date or time matches an expression, and why. `occurrences`: the occurrences on that date."""
+    """Whether a date or time matches an expression, and why. `occurrences`: all occurrences on that date."""
 
     matches: bool
     reasons: tuple[str, ...]
@@ -202,7 +202,7 @@ def _months(read: Fields) -> str:
 
 
 def _step(values: Sequence[int], size: int) -> int | None:
-    """Return the step if `values` are all multiples of a step from 0 to below `size`, and the step divides `size`.
+    """Return the step if `values` are 0, one step, two steps and so on, and the next would be `size`.
 
     Return None for other values, and for a single value.
     """
@@ -213,7 +213,7 @@ def _step(values: Sequence[int], size: int) -> int | None:
 
 
 def _span(seconds: int, one: str = "1 ") -> str:
-    """Return text such as "5 minutes", in the largest unit without remainder. `one`: the word before a single unit."""
+    """Return text such as "5 minutes", in the largest unit without remainder. `one`: the text for the number 1."""
     units = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
     size, unit = next(each for each in units if seconds % each[0] == 0)
     return f"{one}{unit}" if seconds == size else f"{seconds // size} {unit}s"
@@ -228,13 +228,13 @@ def _numbered(unit: str, values: Collection[int]) -> str:
 
 
 def _in_range(preposition: str, words: str) -> str:
-    """Return text such as "from Monday to Friday" for a single range, else such as "on Monday and Friday"."""
+    """Return `words` after "from" if they are a single range, such as "Monday to Friday", else after `preposition`."""
     is_range = " to " in words and " and " not in words and " or " not in words
     return f"{'from' if is_range else preposition} {words}"
 
 
 def _listed(values: Collection[int], names: Sequence[str] | None = None) -> str:
-    """Return text such as "1, 3 to 6 and 9". A range of only two values is listed as two values."""
+    """Return text such as "1, 3 to 6 and 9". Only three or more consecutive values are listed as a range."""
     ordered = sorted(values)
     step = ordered[1] - ordered[0] if len(ordered) > _MANY else 1
     if step > 1 and names is None and ordered == list(range(ordered[0], ordered[-1] + 1, step)):

@@ -28,7 +28,8 @@ from psched.errors import ConfigError
 
 CronDialect = Literal["vixie", "perfectsched"]
 DIALECTS: tuple[CronDialect, ...] = get_args(CronDialect)
-"""The dialects: rules for days, steps and clock changes, as in Debian's cron, or as in PerfectSched (Ruby)."""
+"""The dialects: rules for days, steps and clock changes, as in Debian's cron (`vixie`), or as in PerfectSched (Ruby).
+"""
 MAX_LENGTH = 128
 """The maximum number of characters of an expression, as in the tables of PerfectSched."""
 
@@ -36,14 +37,13 @@ DAY = 86400
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _LAST = -1
-"""Stands for n in "the nth weekday of a month" if the last weekday is meant."""
+"""The number n that means "the last" in "the nth weekday of a month"."""
 _MONTHS_OF_28_YEARS = 28 * 12
 """In 28 years every month begins with every weekday, in common years and in leap years."""
 
 MonthDays = Mapping[tuple[int, int], tuple[int, ...]]
-"""The matching days for every kind of month. Key: the weekday of the month's first day (Monday = 0), and the number of
-the month's days.
-"""
+"""The matching days for every kind of month. The key is the weekday of the month's first day (Monday = 0), and the
+number of days of the month."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +159,7 @@ class DayRule:
         return day in self.days or (self.last_day and day == length)
 
     def fits_weekday(self, day: int, weekday: int, length: int) -> bool:
-        """Return whether the field weekday matches day `day` of a month, which is a `weekday` (0: Sunday)."""
+        """Return whether the field weekday matches day `day` of a month, if this day is a `weekday` (0: Sunday)."""
         if self.ignores_weekday or weekday in self.weekdays or (weekday, (day + 6) // 7) in self.nth_weekdays:
             return True
         return day + 7 > length and (weekday, _LAST) in self.nth_weekdays
@@ -267,7 +267,7 @@ def excessive_step(cron: str, dialect: str) -> str | None:
 
 
 _WHOLE = {"second": "minute", "minute": "hour", "hour": "day", "day": "month", "month": "year", "weekday": "week"}
-"""For each field, the period after which its values begin again: minutes begin again with each hour."""
+"""For each field, the period after which its values begin again: minutes begin again with every hour."""
 
 
 class _MistakeError(Exception):
@@ -326,7 +326,7 @@ def _read(fields: list[str], dialect: CronDialect) -> Expression:
 def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
     """Return the combined meaning of the fields day and weekday.
 
-    Cached, because most expressions have the same fields day and weekday.
+    Cached, because many expressions have the same values in these fields.
 
     If one field begins with `*` (Debian's cron) or is just `*` (Ruby), both fields must match. Otherwise a match of one
     field is enough.
@@ -357,7 +357,7 @@ def _month_days(rule: DayRule) -> MonthDays:
 
 
 def _days(day: str, vixie: bool) -> tuple[set[int], bool]:
-    """Return the days of the month, and whether the last day matches (in Ruby only if the field names no other day)."""
+    """Return the days of the month, and whether the last day matches (in Ruby: if the field names no other day)."""
     terms = day.split(",")
     days = {value for term in terms if term != "l" for value in _term(_DAY, term, vixie)}
     return days, "l" in terms and (vixie or not days)
@@ -396,7 +396,7 @@ def _step(field: _CronField, text: str, vixie: bool) -> int:
 
 
 def _number(field: _CronField, value: str) -> int:
-    """Return a single value as a number. Sunday is 7 if it is written as 7, otherwise 0."""
+    """Return a single value as a number. Sunday is 7 if the value is written as 7, otherwise 0."""
     if not value.isdecimal() and value not in field.names:
         raise _MistakeError(
             f": {field.name} {value!r} is unknown; {field.expected()}" + did_you_mean(value, field.names)

@@ -33,13 +33,13 @@ from psched.time_text import local_time
 EARLIEST = int(datetime(1, 1, 4, tzinfo=UTC).timestamp())
 """The first instant. Earlier instants are treated as this instant."""
 LATEST = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp()) - 1
-"""The last instant. An occurrence after it is never due. No offset or look-ahead from it exceeds the range of datetime.
-"""
+"""The last instant. An occurrence after this instant is never due. With any offset or look-ahead added, the instant is
+still in the range of datetime."""
 
 _SKIPPED_DAY = 3 * 3600
-"""Seconds. Times in a gap of this length or more are skipped; times in a shorter gap run at its end."""
+"""Seconds. Times in a gap of this length or more are skipped. Times in a shorter gap run at the end of the gap."""
 _LAST_CHANGE = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())
-"""After this instant no zone changes its rules, so dates and clock changes repeat every `_CYCLE`: 400 years."""
+"""After this instant no zone changes its rules, so dates and clock changes repeat every 400 years (`_CYCLE`)."""
 _CYCLE = 400 * 365 * DAY + 97 * DAY
 
 _CACHED = 4096
@@ -92,7 +92,7 @@ def count(cron: str, after: int, until: int, timezone: str, dialect: CronDialect
 def matches(cron: str, after: int, until: int, timezone: str, dialect: CronDialect = "vixie") -> Iterator[int]:
     """Yield the matches after `after` and up to `until` (unix seconds). Raises ConfigError.
 
-    As long as no clock changes, a match takes a fraction of a microsecond. `next_time` takes some 20 µs.
+    While no clock changes, a match takes a fraction of a microsecond. A call of `next_time` takes some 20 µs.
     """
     timetable, zone = parse(cron, dialect), load_zone(timezone)
     first, last = max(after + 1, EARLIEST), min(until, LATEST)
@@ -118,10 +118,10 @@ def _steady_offset(zone: ZoneInfo, first: int, last: int) -> int | None:
 
 @lru_cache(_CACHED)
 def validate(cron: str, timezone: str, dialect: CronDialect = "vixie") -> None:
-    """Raise ConfigError unless the expression always has another match. `@at`, with its single match, is accepted.
+    """Raise ConfigError unless each match of the expression is followed by another. `@at`, with one match, is accepted.
 
     The error is one line with the remedy. Causes: the expression, the zone or the dialect is not valid, the date never
-    exists, or clock changes skip all its times.
+    exists, or clock changes skip all matching times.
     """
     if isinstance(parse(cron, dialect), Moment):
         load_zone(timezone)
@@ -160,7 +160,7 @@ def gap_at(zone: ZoneInfo, wall: int) -> tuple[int, int] | None:
 
 
 def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Return the next match. Tries the matching wall times in order: a later wall time has no earlier instant."""
+    """Return the next match. Tries matching wall times in order, because a later wall time has no earlier instant."""
     wall = expression.next_wall(after + offset_at(zone, after) + 1)
     while wall is not None and wall <= limit + DAY:
         instant = wall - offset_of_wall(zone, wall)
@@ -180,7 +180,7 @@ def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -
 
 
 def _next_by_hours(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Find the next match, as in `_next_in_real_time`, but with the exception of the dialect perfectsched.
+    """Return the next match, like `_next_in_real_time`, but with the exception of the dialect perfectsched.
 
     If an hour begins in a gap, the rest of the hour only matches if the hour before matches, too.
     """
@@ -207,7 +207,7 @@ def _end_of_cut_hour(expression: Expression, zone: ZoneInfo, instant: int) -> in
 
 
 def _next_in_real_time(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Find the next instant whose wall time matches. Each step searches from one clock change to the next.
+    """Return the next instant whose wall time matches. Each step searches from one clock change to the next.
 
     Only a change within a day after the start of a step can repeat wall times that have already matched, because no
     clock is put back by more than a day. A later change before the match only shifts the match.
@@ -308,7 +308,7 @@ def occurrences(cron: str, at: int, timezone: str, n: int, dialect: CronDialect 
 
 
 def note_of(timetable: Timetable, zone: ZoneInfo, before: int, time: int) -> str:
-    """Return what a clock change does to the match at `time`; often an empty string. `before`: the previous match."""
+    """Return text about a clock change that affects the match at `time`, often empty. `before`: the previous match."""
     if isinstance(timetable, Interval):
         return ""
     if isinstance(timetable, Moment):
@@ -319,7 +319,7 @@ def note_of(timetable: Timetable, zone: ZoneInfo, before: int, time: int) -> str
 
 
 def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
-    """Describe matching wall times in a gap: those that the match at `time` replaces, or those skipped before it."""
+    """Describe matching wall times in a gap that are skipped before the match at `time`, or run late as this match."""
     here = time + offset_at(zone, time)
     before = max(before, EARLIEST - 1)
     wall = expression.next_wall(before + offset_at(zone, before) + 1)

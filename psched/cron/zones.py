@@ -17,9 +17,8 @@ from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
 _FILES = resources.files(tzdata)
-"""The files of tzdata. They are located at import, because the process may later run as a user who cannot read Python's
-library.
-"""
+"""The files of tzdata. They are located at import, because the process may later run as a user without access to
+Python's library."""
 
 _EPOCH = datetime(1970, 1, 1)
 
@@ -59,7 +58,7 @@ def offset_at(zone: ZoneInfo, instant: int) -> int:
 
 
 def offset_of_wall(zone: ZoneInfo, wall: int, fold: int = 0) -> int:
-    """Return the UTC offset of a wall time in seconds (PEP 495).
+    """Return the UTC offset, in seconds, of a wall time (PEP 495).
 
     A wall time that occurs twice has the offset of its first pass, or with `fold=1` of its second pass. In a gap, the
     result is the offset before the gap.

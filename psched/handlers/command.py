@@ -33,9 +33,9 @@ __all__ = ["Command"]
 log = logging.getLogger(__name__)
 
 _GRACE = 1.0
-"""Seconds between SIGTERM and SIGKILL after the run was asked to stop. Less than the default `child_kill_interval`."""
+"""Seconds between SIGTERM and SIGKILL if the run was asked to stop. Less than the default `child_kill_interval`."""
 _TIMEOUT_GRACE = 5.0
-"""Seconds between SIGTERM and SIGKILL after the program's own timeout."""
+"""Seconds between SIGTERM and SIGKILL if the program has exceeded its own timeout."""
 _MAX_ERROR_LENGTH = 300
 _INHERITED = ("PATH", "HOME", "LANG", "TZ")
 """The environment variables of the daemon that a program gets. Other variables may contain passwords."""
@@ -116,7 +116,7 @@ class CommandOptions(CommandDefaults):
     ok_exit_codes: Annotated[list[int], Check(list_of(_exit_code))] = Factory(lambda: [0])
 
     def check(self) -> None:
-        """Check that values which are valid by themselves do not contradict each other. Raises ValueError."""
+        """Check that values which are valid one by one do not contradict each other. Raises ValueError."""
         if self.shell and (self.command is None or self.argv is not None):
             raise ValueError('with "shell": true give "command", not "argv"')
         if not self.shell and (self.argv is None or self.command is not None):
@@ -137,7 +137,7 @@ class CommandHandler(Base):
         self._stop = threading.Event()
 
     def perform(self) -> None:
-        """Run the program and settle the run by its exit code.
+        """Run the program, and settle the run by the program's exit code.
 
         If the program was stopped, the worker releases the run.
         """
@@ -199,7 +199,7 @@ class CommandHandler(Base):
     def _fail(self, problem: str, tail: str = "", is_kept: bool = False) -> None:
         """Report the error and retry the task.
 
-        `is_kept`: whether the output may be stored. Only then the error also contains the last line of the output.
+        `is_kept`: whether the output may be stored. If so, the error also contains the last line of the output.
         """
         log.error("key=%s type=%s %s; retrying later%s", self.task.key, self.task.type, problem, quoted(tail))
         last = (exception_line(tail) or tail.rpartition("\n")[2]) if is_kept else ""
@@ -226,7 +226,7 @@ class Command(Dispatch):
 def command_options(data: dict[str, Any], defaults: CommandDefaults = CommandDefaults()) -> CommandOptions:
     """Return the options of a task: those in its data, then the defaults.
 
-    Raises CommandError: one line with every error in the data.
+    Raises CommandError whose message has every error in the data, on one line.
     """
     try:
         options = read(CommandOptions, asdict(defaults, recurse=False) | data)

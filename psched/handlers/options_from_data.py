@@ -18,7 +18,7 @@ T = TypeVar("T")
 def read(kind: type[Made], data: Mapping[str, Any]) -> Made:
     """Return `data` as a `kind`. JSON null means the default, if the default is None.
 
-    Raises ValueError: one line with every error.
+    Raises ValueError whose message has every error, on one line.
     """
     known = fields_dict(kind)
     wrong = [f"unknown key {key!r}{did_you_mean(key, known, more_follows=True)}" for key in data if key not in known]

@@ -92,19 +92,19 @@ _TICK = 0.1
 _GROUP_TICK = 0.02
 """Seconds between two checks whether a group has ended."""
 _DRAIN_CHUNKS = 32
-"""How many chunks of output are read after the program has ended: more than a pipe holds, but a limited number."""
+"""How many chunks of output are read after the program has ended. They hold more than a pipe does."""
 _LAST_WAIT = 1.0
-"""Seconds after SIGKILL until remaining processes (busy in the kernel, or another user's) are left alone."""
+"""Seconds after SIGKILL. Processes that remain then (busy in the kernel, or another user's) are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a program ended.
 
-    - `status`: its exit status, negative for a signal.
+    - `status`: the exit status of the program, negative for a signal.
     - `cut_short`: `stop` or `timeout` if psched ended the program.
-    - `left_behind`: whether the program left processes in its group, which were then ended, too.
-    - `output`: the last 8 kB of its output.
+    - `left_behind`: whether the program left processes in its group. These were then ended, too.
+    - `output`: the last 8 kB of the program's output.
     """
 
     status: int
@@ -136,9 +136,9 @@ class Program:
     ) -> None:
         """Start the program. Raises OSError or ValueError if it cannot be started.
 
-        `rlimits`: limits by resource, see getrlimit(2). With limits, a Python process sets them and then becomes the
-        program, or exits with status 127 and a line of output. A function between fork and exec would not be safe with
-        threads.
+        `rlimits`: limits by resource, see getrlimit(2). If there are limits, a Python process sets them and then
+        becomes the program, or exits with status 127 and a line of output. It would not be safe to set them between
+        fork and exec in a process with threads.
         """
         limits = ",".join(f"{resource}={limit}" for resource, limit in rlimits.items())
         launcher = [sys.executable, "-I", "-S", "-c", _LIMITED, limits] if limits else []
@@ -183,7 +183,7 @@ class Program:
     def wait(self, timeout: float | None, timeout_grace: float, grace: float) -> Ending:
         """Wait until no process of the group is left. End the group after `timeout` seconds, or when the run must stop.
 
-        SIGKILL follows SIGTERM after `timeout_grace` seconds in the first case, after `grace` seconds in the second.
+        SIGKILL follows SIGTERM after `timeout_grace` seconds at a timeout, and after `grace` seconds at a stop.
         """
         while self._process.poll() is None:
             if self._open:
@@ -212,7 +212,7 @@ class Program:
         self._kill_if_due(now)
 
     def _end_rest(self, grace: float) -> None:
-        """End the processes that the program left in its group. Wait a moment first, as they may be about to end."""
+        """End the processes that the program left in its group, after a moment in which they may end by themselves."""
         self._read(_GROUP_TICK if self._group.has_members() else 0)
         while self._group.has_members():
             now = time.monotonic()

@@ -30,14 +30,14 @@ from psched.histogram import BUCKETS
 _LAYOUT = b"psched counters 1\n"
 _MODE = 0o640
 _LONGEST_LOCK = 0.1
-"""Seconds that a master waits for the lock of the file."""
+"""The maximum number of seconds that a master waits for the lock of the file."""
 _FIRST = 65536
 _BLOCK = 5 * 65536
 """Bytes of a block: a multiple of every page size. The file is sparse, so pages without counters take no space."""
 _HEADER = 64
 """The index of the double at which the first counter of a block begins."""
 _TEXT = 256
-"""The maximum number of bytes of a label or of a block's text. Also the offset of the block's text in the block."""
+"""The maximum number of bytes of a label or of a block's text. Also the offset, in bytes, of that text in the block."""
 _LABEL = _TEXT // 8
 """The number of doubles that hold a label."""
 
@@ -47,9 +47,8 @@ SECOND_SUM = 2
 FIRST_BUCKETS = 3
 SECOND_BUCKETS = FIRST_BUCKETS + BUCKETS
 _SINCE = SECOND_BUCKETS + BUCKETS
-"""Index of the time (monotonic) at which a counter was made. The numbers before this index are a count, two sums of
-seconds, and two histograms.
-"""
+"""The index of the monotonic time at which a counter was made. The numbers before this index are a count, two sums of
+seconds, and two histograms."""
 SIZE = _SINCE + 1
 _ENTRY = _LABEL + SIZE
 _MOST = (_BLOCK // 8 - _HEADER) // _ENTRY
@@ -84,12 +83,12 @@ class CounterBlock:
         self.reopen()
 
     def reopen(self) -> None:
-        """Read which counters the block has, to continue their counts. Called in a child, after the fork."""
+        """Read which counters the block has, so that their counts continue. Called in a child, after the fork."""
         self.lock = threading.Lock()
         self._counters = {label: number for number, (label, _) in enumerate(_counters(self.values, self._bytes))}
 
     def counter(self, *label: str) -> int | None:
-        """Return the index in `values` of the first number of a counter; None for a new one if the block is full."""
+        """Return the index in `values` of a counter's first number; None for a new counter in a full block."""
         number = self._counters.get(label)
         if number is None:
             number = len(self._counters)
@@ -124,7 +123,7 @@ class CounterBlock:
 
     @property
     def is_free(self) -> bool:
-        """Whether no process uses the block: neither a master nor a child is alive."""
+        """Whether no process uses the block: its master and its child, if any, are dead."""
         return not any(is_alive(int(self.values[each])) for each in (_Header.MASTER, _Header.PID))
 
     def take(self, text: str, master: int) -> None:
@@ -173,9 +172,9 @@ class CounterFile:
             os.close(descriptor)
 
     def block(self, name: str, text: str = "") -> CounterBlock | None:
-        """Return the block of this name.
+        """Return the block of this name, or None if the file cannot be used.
 
-        The block may have counts of a master that has ended. None if the file cannot be used.
+        The block may have counts of a master that has ended.
         """
         found = self._blocks.get(name)
         if found is None:
@@ -190,7 +189,7 @@ class CounterFile:
         return found
 
     def release(self, name: str) -> None:
-        """Free a block. The next process that needs a block continues its counts."""
+        """Free a block. The next process that gets the block continues its counts."""
         block = self._blocks.pop(name, None)
         if block is not None:
             block.take("", master=0)
@@ -249,7 +248,7 @@ class CounterFile:
 
 
 class Process(NamedTuple):
-    """The process of a block. `pid`: 0 if the block has no process. Times are monotonic seconds; 0: not yet.
+    """The process of a block. `pid`: 0 if the block has no process. Times are monotonic seconds, 0 for not yet.
 
     `running`: how many runs were in progress at the last heartbeat.
     """
@@ -267,8 +266,8 @@ class Process(NamedTuple):
 class Counters(NamedTuple):
     """The numbers of a node since its start, in the order in which the counters were first used.
 
-    `processes`: the processes of all masters in the file. `sums`: each counter's sums over all processes, also over
-    processes that have ended.
+    `processes`: the processes of all masters in the file. `sums`: the numbers of each counter, added up over all
+    processes, including processes that have ended.
     """
 
     processes: Sequence[Process]
@@ -343,9 +342,9 @@ def _text(part: memoryview) -> str:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """Keep the masters of a binary upgrade from taking the same block. A master holds the lock for microseconds.
+    """Lock the file, so that two masters of a binary upgrade do not take the same block.
 
-    Raises CounterFileError if another process holds the lock for more than 0.1 s.
+    A master holds the lock for microseconds. Raises CounterFileError if another process holds it for more than 0.1 s.
     """
     until = monotonic() + _LONGEST_LOCK
     while True:

@@ -19,7 +19,7 @@ from psched.metrics.health import MASTER
 from psched.telemetry import Event, attach
 
 RUN = "run"
-"""Label of counters for runs, by section, outcome and type: their durations, and how late first attempts started."""
+"""Label of counters for runs, by section, outcome and type: how long runs took, and how late first attempts started."""
 STORE = "store"
 """Label of counters for database calls, by section and operation: how long each call took."""
 LEASE_LOST = "lease_lost"
@@ -27,7 +27,7 @@ RESTART = "restart"
 """Label of counters for ended children, by cause."""
 OTHER = "other"
 MOST_TYPES = 64
-"""The maximum number of types with their own counters. Other types count as OTHER."""
+"""The maximum number of types that have their own counters. Runs of other types are counted as OTHER."""
 _LONGEST_TYPE = 200
 """The maximum number of bytes of a type in UTF-8."""
 
@@ -80,7 +80,7 @@ class ChildCounter:
         _add(self._block, STORE, section, operation, seconds=seconds)
 
     def _counter(self, section: str, outcome: str, type_: str) -> int | None:
-        """Return the counter for a kind of run that `_counters` lacks: a new kind, or one that counts as OTHER."""
+        """Return the counter for a kind of run that is not in `_counters`: a new kind, or a kind counted as OTHER."""
         known = section, type_
         if known not in self._types and len(self._types) < MOST_TYPES:
             self._types.add(known)
@@ -124,7 +124,7 @@ class MasterCounter:
             _add(self._block, RESTART, fields["cause"])
 
     def close_in_child(self) -> None:
-        """Unmap the blocks of all other children. Called in the child, which uses the block that was assigned last."""
+        """Unmap all blocks but the block that was assigned last, which belongs to this child. Called in the child."""
         self._file.unmap(but=self._next)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ The outcome is one of `RunOutcome`, or `lost` for runs that could not be settled
 def settled_runs(fields: dict[str, Any]) -> SettledRuns:
     """Return the runs of a `settle` event. `fields`: the fields of the event.
 
-    All listeners get the same mapping. The first call stores its result in this mapping, for the other listeners.
+    All listeners get the same `fields`, so the first call stores its result there for the other listeners.
     """
     runs: SettledRuns | None = fields.get("_runs")
     if runs is None:
@@ -26,7 +26,7 @@ def settled_runs(fields: dict[str, Any]) -> SettledRuns:
 
 
 def group_runs(tasks: Iterable[Any], is_lost: bool) -> SettledRuns:
-    """Group the runs of tasks by type and outcome. A whole task may take only 50 µs, so the loop does little."""
+    """Group the runs of tasks by type and outcome. The loop is simple, because a whole task may take only 50 µs."""
     groups: dict[tuple[str, Any], tuple[list[float], list[float]]] = {}
     type_: str | None = None
     outcome: str | None = None

@@ -17,11 +17,12 @@ BUSY = "busy"
 IDLE = "idle"
 FROZEN = "frozen"
 STATES = (ABSENT, STARTING, BUSY, IDLE, FROZEN)
-"""States of a child, in this order: no process; loading the application; running tasks; waiting; no heartbeats."""
+"""The states of a child, in this order: no process, loading the application, running tasks, waiting, without
+heartbeats."""
 
 
 class ChildHealth(NamedTuple):
-    """One child. `seconds`: since its last heartbeat, or, before the first, since its fork; None if it is absent."""
+    """One child. `seconds`: since its last heartbeat, else since its fork; None if there is no process."""
 
     name: str
     pid: int
@@ -64,7 +65,7 @@ def node_text(version: str, tzdata: str, heartbeat_limit: float) -> str:
 
 
 def read_health(path: Path | None) -> NodeHealth:
-    """Return the health of the node whose counters are in this file."""
+    """Return the health of the node whose counters are in the file `path`. None: the daemon writes no such file."""
     if path is None:
         return NodeHealth(problem="the daemon has no metrics_file")
     try:
@@ -89,7 +90,7 @@ def health_of(counters: Counters) -> NodeHealth:
 def _parsed(text: str) -> tuple[str, str, float]:
     """Return the arguments from which `node_text` made this text.
 
-    Checks the text, because the daemon's user can write anything there.
+    Checks the text, because the daemon's user can write anything into the file.
     """
     try:
         version, tzdata, limit = text.split(" ")

@@ -21,14 +21,14 @@ _HEAD_START = 0.05
 transaction.
 """
 _WOKEN_TOGETHER = 20
-"""How many callers continue before the event loop serves others. If all callers of a batch continued together, they
-would delay the event loop."""
+"""How many callers of a batch continue before the event loop runs other coroutines. If all callers continued together,
+they would delay the event loop."""
 
 Waiting = tuple[NewTask, asyncio.Future[bool]]
 
 
 class AsyncGroupSubmit:
-    """Combines the tasks of one event loop into batches. A batch does not wait if no other batch is being sent."""
+    """Combines the tasks of one event loop into batches. If no batch is being sent, a task does not wait."""
 
     def __init__(self, store: TaskStore, forget: Callable[[], object]) -> None:
         """`forget`: called when no caller is waiting.
@@ -70,7 +70,7 @@ class AsyncGroupSubmit:
             self._forget()
 
     def _next_batch(self) -> list[Waiting]:
-        """Return tasks with different keys, in their order. Tasks of cancelled callers are left out."""
+        """Return tasks with different keys, in the order of their submits. Tasks of cancelled callers are left out."""
         batch: dict[str, Waiting] = {}
         later: list[Waiting] = []
         while self._waiting and len(batch) < _MOST:
@@ -104,7 +104,7 @@ class AsyncGroupSubmit:
             raise
 
     def _submit(self, tasks: Sequence[NewTask]) -> list[bool | Exception]:
-        """Return for each task whether its key existed, or the error for its caller."""
+        """Return for each task whether its key existed before, or the error for its caller."""
         try:
             present = set(self._store.submit(tasks))
         except (ValueError, NotSupportedError) as error:  # nothing was written

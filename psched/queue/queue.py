@@ -59,7 +59,7 @@ else:
 R = TypeVar("R")
 
 PRIORITIES = range(-100, 101)
-"""The allowed priorities. For each priority in use, every poll needs one more look-up."""
+"""The allowed priorities. Each priority in use costs every poll one more look-up."""
 
 
 class Queue(PolledTable):
@@ -137,11 +137,11 @@ class Queue(PolledTable):
         return self._submitted(key, existed=bool(self.submit_many([task], connection)))
 
     def submit_many(self, tasks: Iterable[NewTask], connection: Any = None) -> list[str]:
-        """Create many tasks. Return the keys that existed before; their tasks are not changed.
+        """Create many tasks. Return the keys that existed before; the tasks with these keys are not changed.
 
         All tasks are written in one transaction. With `connection` it is the caller's transaction, as for `submit`. On
-        Redis a transaction writes at most 5,000 tasks or 4 MB of data, so a call with more may fail halfway: repeat it.
-        Raises ValueError and NotSupportedError before anything is written.
+        Redis a transaction writes at most 5,000 tasks or 4 MB of data, so a call with more may fail halfway; then
+        repeat the call. Raises ValueError and NotSupportedError before anything is written.
         """
         checked = _storable_tasks(tasks)
         if not checked:
@@ -225,7 +225,7 @@ class Queue(PolledTable):
         late: float | None = None,
         after: str | None = None,
     ) -> Iterator[TaskRow]:
-        """Yield the tasks with this status, type, user and beginning of the key, if given, ordered by key.
+        """Yield the tasks with this status, type, user and beginning of the key, as far as given, ordered by key.
 
         - `status`: waiting, running, finished, failed or cancelled.
         - `late`: only waiting tasks that have been due for at least this many seconds.
@@ -258,7 +258,7 @@ class ResultType(Protocol[R_co]):
         """Whether the result is stored."""
 
     def restored_result(self, stored: Any) -> R_co:
-        """Return the result of the function, given the stored JSON value. Raises ValueError."""
+        """Return the result of the function, converted from the stored JSON value. Raises ValueError."""
 
 
 class QueuedTask(Generic[R_co]):
@@ -273,7 +273,7 @@ class QueuedTask(Generic[R_co]):
         results: ResultPoller,
         result_type: ResultType[R_co] | None = None,
     ) -> None:
-        """`result_type`: the result type of the function that the task calls, if known."""
+        """`result_type`: the type of the result, given by the function that the task calls, if that is known."""
         self.key = key
         self._store = store
         self._source = source
@@ -429,7 +429,7 @@ def checked_task(task: NewTask) -> NewTask:
 
 
 def storable_task(task: NewTask) -> NewTask:
-    """Return `task` after checking all fields except data and headers, which the store checks."""
+    """Return `task` after checking all fields except data and headers, which the store checks. Raises ValueError."""
     if not isinstance(task, NewTask):
         raise InvalidValueError(f"each task must be a psched.NewTask, got {shown(task)}")
     check_key(task.key)

@@ -1,4 +1,4 @@
-"""How callers wait for tasks to end: one thread queries the tasks for all threads and coroutines of a process."""
+"""Lets callers wait for tasks to end: one thread queries the tasks for all threads and coroutines of a process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_PAUSE = 1.0
 _GROWTH = 1.5
 """Each pause is longer than the previous one by this factor."""
 _LEAST_PAUSE = 0.05
-"""The shortest pause between two rounds of queries, in seconds. A round queries all tasks that must be queried."""
+"""The shortest pause between two rounds of queries, in seconds. A round queries all tasks whose next query is due."""
 _AT_ONCE = 500
 """The maximum number of tasks in one query."""
 _IDLE = 5.0
@@ -33,7 +33,7 @@ ONGOING = ("waiting", "running")
 
 @dataclass(eq=False)
 class Waiter:
-    """One caller that waits for a task until `end`. `answer`: the outcome of the task, None if there is no such task.
+    """One caller that waits for a task until `end`. `answer`: its result is the outcome; None if there is no such task.
 
     `due`: when to query the task next.
     """
@@ -64,13 +64,14 @@ class ResultPoller:
         self._changed = threading.Condition()
         self._waiters: list[Waiter] = []
         self._thread: threading.Thread | None = None
-        """The thread that queries. Any older thread ends when it finds itself replaced."""
+        """The thread that queries. An older thread ends when it finds another thread here."""
 
     def wait_for(self, key: str, timeout: float | None) -> Future[TaskOutcome | None]:
-        """Return a future. Its result is the outcome of the task once it has ended, or None if there is no such task.
+        """Return a future. Its result is the outcome of the task when it has ended, or None if there is no such task.
 
-        After `timeout` seconds (0: after the first query) the result is the outcome of a task that has not ended. The
-        future raises the driver's errors, and ScheduleError if `close` is called. Cancel the future to stop waiting.
+        If the task has not ended after `timeout` seconds (0: after the first query), the result is its outcome so far.
+        The future raises the driver's errors, and ScheduleError if `close` is called. Cancel the future to stop
+        waiting.
         """
         now = self._clock()
         waiter = Waiter(key, now, math.inf if timeout is None else now + timeout)
@@ -102,7 +103,7 @@ class ResultPoller:
         return self._thread is not threading.current_thread()
 
     def _next_due(self) -> list[Waiter]:
-        """Wait until some tasks must be queried, and return their waiters. Return [] if the thread must end."""
+        """Wait until some tasks must be queried, and return their waiters; none if the thread must end."""
         with self._changed:
             while not self._is_ended():
                 self._waiters = [waiter for waiter in self._waiters if not waiter.answer.done()]

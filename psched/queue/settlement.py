@@ -23,9 +23,9 @@ _PURGE_INTERVALS = (1.0, 60.0)
 class TaskSettlement(Settlement):
     """Deletes finished and cancelled tasks after `retention` seconds, and failed tasks after `failed_retention`.
 
-    `failed_retention` None: failed tasks stay until they are deleted or retried. The times of a task's type take
-    precedence. No time is shorter than the time in which a submit may be repeated after a lost answer, because the
-    repeated submit must find the row.
+    `failed_retention` None: failed tasks stay until they are deleted or retried. Retention times of a task's type take
+    precedence. No task is deleted while its submit may be repeated after a lost answer, because the repeated submit
+    must find the row.
     """
 
     store: TaskStore

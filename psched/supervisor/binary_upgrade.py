@@ -32,7 +32,7 @@ _IS_INIT = "this master is process 1: if it ended, its container would end, too;
 
 @dataclass(frozen=True, slots=True)
 class ExecCommand:
-    """Starts this program again, with the same arguments of the interpreter and in the same folder."""
+    """Starts this program again, in the same folder and with the same arguments of the Python interpreter."""
 
     arguments: tuple[str, ...]
     folder: Path
@@ -56,7 +56,7 @@ class UpgradeHandoff:
 
 
 def hold_pid_file(path: Path) -> PidFile:
-    """Inherit the pid file's lock from the old master, or acquire it. Raises AlreadyRunningError and PidFileError."""
+    """Take over the pid file's lock from the old master, or acquire it. Raises AlreadyRunningError and PidFileError."""
     handoff = UpgradeHandoff.from_environment()
     if handoff is None or handoff.lock is None:
         return PidFile.acquire(path)
@@ -77,9 +77,9 @@ class BinaryUpgrade:
     immediate: bool = False
     """Whether running tasks are stopped and released when the new master takes over."""
     deadline: float = math.inf
-    """When a new master that is not ready is killed, in monotonic seconds."""
+    """When the new master is killed if it is not ready, in monotonic seconds."""
     _new_master: subprocess.Popen[bytes] | None = None
-    """The new master, from its start on."""
+    """The new master, once it was started."""
     _pipe: int | None = None
     """Readable when the new master is ready or has ended; None unless a new master is starting."""
     _old_pid: int = 0
@@ -98,14 +98,14 @@ class BinaryUpgrade:
         return self._old_pid != 0 and os.getppid() == self._old_pid
 
     def stop_old(self, immediate: bool) -> None:
-        """Stop the old master, too, because a service manager signals only the new one."""
+        """Stop the replaced master, too, because a service manager signals only the new one."""
         if self.old_is_alive:
             log.info("stopping the old master (pid %d), which still runs tasks", self._old_pid)
             with suppress(ProcessLookupError):
                 os.kill(self._old_pid, signal.SIGQUIT if immediate else signal.SIGTERM)
 
     def begin(self) -> None:
-        """Write the pid file. During an upgrade do nothing: the file names the old master until `came_up`."""
+        """Write the pid file. In a new master do nothing: until `came_up`, the file names the old master."""
         if self.handoff is None:
             self._write_pid_file()
 
@@ -122,7 +122,8 @@ class BinaryUpgrade:
     def start(self, immediate: bool, now: float) -> None:
         """Start a new master.
 
-        While the new master is starting, another call starts no second new master, but can make the upgrade immediate.
+        While the new master is starting, a further call starts no second new master, but can make the upgrade
+        immediate.
         """
         self.immediate = immediate or (self.active and self.immediate)
         if self.active:
@@ -152,7 +153,7 @@ class BinaryUpgrade:
             os.close(writer)
 
     def tick(self, now: float) -> bool:
-        """Supervise the new master. Return True once: when it has taken over."""
+        """Supervise the new master. Return True only once: when the new master has taken over."""
         new = self._new_master
         if new is None or not self.active:
             return False
@@ -174,7 +175,7 @@ class BinaryUpgrade:
     def abort(self, why: str) -> None:
         """Kill the new master, unless it is ready.
 
-        A new master that is ready has taken over, and may itself have sent the stop signal.
+        A new master that is ready has taken over. It may itself have sent this process the stop signal.
         """
         new = self._new_master
         if new is not None and self.active and not self._hand_over_if_ready(new):
@@ -192,7 +193,7 @@ class BinaryUpgrade:
                     log.warning("cannot write the pid file: %s; pschedd cannot show the status", error.strerror)
 
     def end(self) -> None:
-        """Empty the pid file, unless it names another master. This process holds the lock until it has ended."""
+        """Empty the pid file, unless it names another master. This process keeps the lock until it has ended."""
         if self.handoff is not None:
             os.close(self.handoff.pipe)
         elif self.pid_file is not None:

@@ -29,7 +29,7 @@ _FLAGS = {
     protocol.EMPTY: "empty",
     protocol.BYE: "left",
 }
-"""Messages that set an attribute to True, with the name of the attribute."""
+"""Messages that set an attribute of `ChildProcess` to True, each with the name of the attribute."""
 _CGROUP_FILES = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
 _OOM_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _OOM_AGE = 5.0
@@ -38,7 +38,7 @@ _OOM_AGE = 5.0
 
 @dataclass(eq=False, slots=True)
 class ChildProcess:
-    """A child process. `forked_at` is in monotonic seconds. `spec` is None for children that are not workers."""
+    """A child process. `forked_at` is in monotonic seconds. `spec` is None for a child that is not a worker."""
 
     name: str
     pid: int
@@ -50,7 +50,7 @@ class ChildProcess:
     recovered: bool = False
     """Whether the child has released the leases of the dead children in its spec."""
     applied: bool = False
-    """Whether the child has applied the schedules of its application, or cannot apply them."""
+    """Whether the child has applied the schedules of its application, or can never apply them."""
     empty: bool = False
     """Whether the child has released all its own leases during a forced exit."""
     left: bool = False
@@ -101,7 +101,7 @@ class ChildProcess:
 
     @property
     def cause(self) -> str:
-        """How the child ended, as one of a few fixed words, for counters."""
+        """How the child ended: one of a few fixed words, for counters."""
         if self.out_of_memory:
             return "out_of_memory"
         if self.killed_here:
@@ -125,7 +125,7 @@ class ChildProcess:
 
     @property
     def while_running(self) -> str:
-        """For the log: the tasks (`section:key`) that the child runs, or ran when it died."""
+        """For the log: the tasks (`section:key`) that the child is running, or was running when it died."""
         return f" while running {', '.join(self.running)}" if self.running else ""
 
     @property
@@ -134,7 +134,7 @@ class ChildProcess:
 
     @property
     def runs(self) -> tuple[RunRecord, ...]:
-        """The runs of the child, or those that it ran when it died."""
+        """The runs of the child that are in progress, or were when it died."""
         return () if self.spec is None else self.spec.running_table.runs()
 
     def escalate(self, now: float) -> None:
@@ -204,7 +204,7 @@ class OomKills:
         self._looked = -math.inf
 
     def look(self, now: float) -> None:
-        """Forget kills that are older than `_OOM_AGE` seconds and that `take` has not matched with a dead child.
+        """Forget kills older than `_OOM_AGE` seconds that `take` has not matched with a dead child.
 
         Such a kill may have hit a program that a handler had started.
         """

@@ -26,7 +26,7 @@ _UMASK = 0o027
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a start. If neither `ready` nor `died` is true, the timeout has passed.
+    """The outcome of a start: `ready`, or `died`, or neither if the timeout has passed.
 
     `reason`: why the daemon died; empty if only its log contains the reason.
     """
@@ -37,14 +37,15 @@ class Outcome:
 
 
 Serve = Callable[[Callable[[], None], Callable[[str], None]], int]
-"""Called as `serve(ready, failed)`. It calls `ready()` when the daemon is up, or `failed(reason)`."""
+"""Called as `serve(ready, failed)`. It calls `ready()` when the daemon is up, or `failed(reason)` if it cannot start.
+"""
 
 
 def detach(serve: Serve, keep: Iterable[int], timeout: float | None) -> Outcome:
-    """Run `serve` in a daemon. Return when it has called `ready` or `failed`, or has died.
+    """Run `serve` in a daemon. Return when it has called `ready` or `failed`, or when the daemon has died.
 
-    `keep`: descriptors that the daemon keeps open. The daemon exits with the code that `serve` returns. If `timeout`
-    seconds pass (None: no limit), this returns and the daemon continues.
+    `keep`: descriptors that the daemon keeps open. The daemon exits with the code that `serve` returns. `timeout`:
+    after this many seconds, `detach` returns in any case, and the daemon continues. None: no limit.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -98,9 +99,9 @@ class Identity:
 
     @classmethod
     def look_up(cls, user: str | None, group: str | None) -> Identity | None:
-        """Look up a user and a group. Raises ConfigError.
+        """Look up a user and a group. Return None if neither is given. Raises ConfigError.
 
-        `group`: the default is the user's own group. If only a group is given, the user does not change.
+        `group`: the default is the user's own group. `user`: the default is the current user.
         """
         if user is None and group is None:
             return None
@@ -119,7 +120,7 @@ class Identity:
         return cls(account.pw_uid, gid, account.pw_name, account.pw_dir)
 
     def assume(self) -> None:
-        """Become this user with its groups, for the rest of the process.
+        """Become this user, with the user's groups, for the rest of the process.
 
         Raises ConfigError if that is not permitted.
         """

@@ -40,10 +40,10 @@ _INTERVAL = 1.0
 class OrphanReaper:
     """Kills the processes that the handlers of a crashed child have left running.
 
-    Linux makes the master the parent of a dead child's descendants, in any session or group. If an orphan appears just
-    after a child has crashed, it belonged to that child. It is killed before the child's leases are released: otherwise
-    it could continue to work on a task that another worker runs again. An orphan that appears at any other time was
-    left running on purpose, such as a daemon that a command started, and is not killed.
+    Linux makes the master the parent of a dead child's descendants, in any session or group. An orphan that appears
+    just after a child has crashed belonged to that child. The orphan is killed before the child's leases are released:
+    otherwise it could continue to work on a task that another worker runs again. An orphan that appears at any other
+    time was left running on purpose, such as a daemon that a command started, and is not killed.
 
     The master looks for orphans every second while tasks run, and within a second after a run has ended. A program that
     becomes an orphan between the last look and a crash is killed, too. Children that existed before this object are
@@ -58,21 +58,24 @@ class OrphanReaper:
         """The latest time of the next `look`, in monotonic seconds."""
 
     def look_soon(self, now: float) -> None:
-        """Set the deadline to a second from now.
+        """Let the next `look` follow in a second, because a run has ended.
 
         A child reports at most one ended run a second, so further runs may end without a report.
         """
         self.deadline = now + _INTERVAL
 
     def look(self, ours: Collection[int], now: float) -> None:
-        """Reap dead orphans, and remember the living ones as known. Do nothing within a second after the last look."""
+        """Reap dead orphans, and remember the living ones. Do nothing within a second after the last look.
+
+        `ours`: the children that are not orphans.
+        """
         if now >= self._next_look:
             self._next_look = now + _INTERVAL
             self.deadline = math.inf if now >= self.deadline else max(self.deadline, self._next_look)
             self._known = set(self._reap(_children() - self._before - set(ours)))
 
     def kill_new(self, ours: Collection[int]) -> None:
-        """Kill each orphan that is not known yet, with its descendants."""
+        """Kill each orphan that no `look` has found, with its descendants. `ours`: as for `look`."""
         for pid in self._reap(_children() - self._before - self._known - set(ours)):
             with suppress(psutil.Error):
                 orphan = psutil.Process(pid)
@@ -90,7 +93,7 @@ class OrphanReaper:
 
 
 def _children() -> set[int]:
-    """Return the children of this process. The main thread's list is complete, as that thread has forked them all."""
+    """Return the children of this process. The main thread's list is complete, because it has forked them all."""
     try:
         return {int(word) for word in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
     except OSError:
@@ -123,10 +126,10 @@ class ProcessTable:
         spec: ChildSpec | None = None,
         lifetime: float = math.inf,
     ) -> ChildProcess:
-        """Fork a child that runs the role `make(pipe)`. After `lifetime` seconds it is killed. Raises OSError.
+        """Fork a child that runs the role `make(pipe)`, and kill it after `lifetime` seconds. Raises OSError.
 
-        Signals are blocked during the fork: until the child has installed its own handlers, a signal sent to it would
-        be written to the master's queue.
+        Signals are blocked during the fork: until the child has installed its own handlers, a signal sent to the child
+        would be written to the master's queue.
         """
         pipe, child_pipe = open_pipes()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, MASTER_SIGNALS | {signal.SIGCHLD})
@@ -198,7 +201,7 @@ class ProcessTable:
             os._exit(code)
 
     def _forget_master(self) -> None:
-        """Close the master's ends of all siblings' pipes. Otherwise a dead sibling or master would not be noticed."""
+        """Close the master's ends of all siblings' pipes, so that the death of a sibling or the master is noticed."""
         atexit._clear()
         self.signals.abandon()
         self.selector.close()

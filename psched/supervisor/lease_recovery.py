@@ -40,21 +40,19 @@ class LeaseRecovery:
         self._unclaimed: list[DeadChild] = []
         self._claimed: tuple[DeadChild, ...] = ()
         self._in_part: list[DeadChild] = []
-        """Dead children whose runs a recovery child releases. Only the fetching child knows the other leases of these
-        children, so the next worker reports them to the fetching child.
-        """
+        """Dead children whose runs a recovery child releases. Only the fetching child knows their other leases, so the
+        next worker reports these children to the fetching child."""
         self._empty: list[DeadChild] = []
         """Children that released all their leases at their forced exit. The next worker reports them to the fetching
         child, which then forgets them."""
         self._shared: set[str] = set()
-        """The holders of leases that dead children shared with other children. Children with another holder do not know
-        these leases.
-        """
+        """The holders that dead children shared with other children. Children with another holder do not know the
+        leases of these holders."""
         self._child: ChildProcess | None = None
         self._fork_at = -math.inf
 
     def child_ended(self, child: ChildProcess, spec: ChildSpec) -> None:
-        """Add the child if it may have left leases. Add its dead predecessors if it has not released their leases."""
+        """Add the child, if it may have left leases, and the dead predecessors whose leases it has not released."""
         if not child.recovered:
             self.add(spec.dead)
         name = "" if spec.dispatch is None else spec.name
@@ -72,7 +70,7 @@ class LeaseRecovery:
         self._unclaimed.extend(dead)
 
     def claim(self) -> tuple[DeadChild, ...]:
-        """Return the dead children and forget them: the next worker must release their leases."""
+        """Return the dead children, and forget them, because the next worker releases their leases."""
         claimed = (*self._in_part, *self._unclaimed, *self._empty)
         self._empty.clear()
         self._in_part.clear()
@@ -144,7 +142,7 @@ class LeaseRecovery:
 
 class RecoveryChild(ChildRole):
     def __init__(self, settings: Settings, dead: Sequence[DeadChild], is_last: bool, pipe: ChildPipe) -> None:
-        """`is_last`: whether no child is left. Then all leases of a holder that the children shared can be released."""
+        """`is_last`: whether no child is left. If so, all leases of a holder that children shared can be released."""
         self._dead = dead
         self._is_last = is_last
         self._pipe = pipe

@@ -18,9 +18,9 @@ class LoadedConfig:
 
     @classmethod
     def load(cls, load_settings: Callable[[], Settings], application: ApplicationSpec | None) -> LoadedConfig:
-        """Load the settings, and preload the modules of the children.
+        """Load the settings, and import the modules that all children need.
 
-        `application` None: the configured application.
+        `application`: None for the configured application.
         """
         settings = load_settings()
         preload(settings)
@@ -41,7 +41,7 @@ class LoadedConfig:
 
 
 def configured_application(settings: Settings) -> ApplicationSpec:
-    """Return one application for all sections, or one for each section if they differ."""
+    """Return the application of all sections, with a spec for each section if their applications differ."""
 
     def of(key: str) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(name for section in settings.sections for name in getattr(section, key)))

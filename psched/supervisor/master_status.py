@@ -24,8 +24,8 @@ class RequestStatus:
     """The last request of one kind.
 
     A command reads `begun`, sends a signal, and waits until `ended` is larger than the number that it has read. The
-    master counts a request before it reads any file, so the outcome that a command awaits belongs to files that were
-    read after its signal. A new request replaces one that is in progress.
+    master counts a request before it reads any file, so the outcome that the command gets belongs to files that were
+    read after the signal. A new request replaces a request that is in progress.
     """
 
     begun: int = 0
@@ -53,7 +53,8 @@ class PendingWorker:
     """When the worker will be forked, by the monotonic clock that all processes of a host share. None: it was forked.
     """
     last_end: str
-    """How the previous worker ended ("was killed by SIGSEGV"). Empty if there was none, or if its end was orderly."""
+    """How the previous worker ended ("was killed by SIGSEGV"). Empty if there was no previous worker, or its end was
+    orderly."""
 
     def text(self, now: float) -> str:
         """Return the line of `pschedd status` for a slot whose worker is not up."""

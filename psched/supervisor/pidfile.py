@@ -30,11 +30,11 @@ from psched.clock import wait_steps
 _MODE = 0o640  # a user who can open the file can lock it, and so pass for the daemon
 _PATIENCE = 1.0
 _ENDING = 5.0
-"""Seconds that a process may need to end after it has emptied its file, when no work is left."""
+"""Seconds that a daemon without remaining work may need to end after it has emptied its pid file."""
 _PAUSE = 0.02
 _LARGEST = 65536
 _LONGEST = 32
-"""The maximum number of bytes of a first line that is a process id."""
+"""The maximum number of bytes of the first line, which is the process id."""
 
 
 class PidFileError(Exception):
@@ -60,7 +60,7 @@ class PidFile(NamedTuple):
 
     @classmethod
     def acquire(cls, path: Path) -> PidFile:
-        """Lock the file. Its content stays until `write`. Raises AlreadyRunningError and PidFileError."""
+        """Lock the file. Its content does not change until `write`. Raises AlreadyRunningError and PidFileError."""
         while True:
             with ExitStack() as undo:
                 pid_file = cls(path, _open(path, os.O_RDWR | os.O_CREAT))
@@ -184,7 +184,7 @@ def _explained(path: Path, error: OSError) -> PidFileError:
 
 
 def _lock(descriptor: int, operation: int, patience: float) -> bool:
-    """Try to lock for up to `patience` seconds: `read_running` of another process may hold the lock for an instant."""
+    """Try to lock for up to `patience` seconds, as `read_running` in another process holds the lock briefly."""
     for _ in wait_steps(patience, _PAUSE):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
@@ -210,7 +210,7 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 @contextmanager
 def _locked_by_other(path: Path) -> Iterator[int]:
-    """Yield a descriptor for reading. Raises _EndedError if no other process holds the lock; raises PidFileError."""
+    """Yield a descriptor for reading. Raises _EndedError if no other process holds the lock, and PidFileError."""
     with _opened(path) as descriptor:
         if descriptor is None or _lock(descriptor, fcntl.LOCK_SH, 0):
             raise _EndedError
@@ -229,7 +229,7 @@ def _parse_pid(line: str) -> int | None:
 
 
 def _await_pid(path: Path, descriptor: int) -> int:
-    """Read the pid. Wait while the process that has locked the file has not written the pid yet, or is ending.
+    """Read the pid. Wait while the process that holds the lock has not written its pid yet, or is ending.
 
     Raises PidFileError and _EndedError.
     """
@@ -259,8 +259,9 @@ def _how_to_free(path: Path) -> str:
 def _checked_daemon(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
     """Check that the pid in the file is the daemon's. Yield the pid and its pidfd (None if the system has no pidfds).
 
-    A daemon that is starting may not have written its pid yet, or may still run as root, so this waits. Raises
-    PidFileError if the pid stays that of another process, _EndedError if the lock becomes free.
+    Waits, because a daemon that is starting may not have written its pid yet, or may still run as root. Raises
+    PidFileError if the pid continues to be that of another process, and _EndedError if no process holds the lock any
+    more.
     """
     wrong = ""
     for _ in wait_steps(_PATIENCE, _PAUSE):
@@ -286,8 +287,8 @@ def _checked_daemon(path: Path, descriptor: int) -> Iterator[tuple[int, int | No
 def _mismatch(pid: int, file: os.stat_result) -> str:
     """Return why a process is not the daemon of this pid file; an empty string if it is.
 
-    In a sandbox /proc may not show the process. Then this returns an empty string to the file's owner, unless the owner
-    is root: no other user can have written the pid, and the owner can signal only its own processes.
+    In a sandbox, /proc may not show the process. The process is then trusted if this process runs as the owner of the
+    file and not as root: no other user can have written the pid, and the owner can signal only its own processes.
     """
     users = _users_of(pid)
     if users is None:
@@ -331,7 +332,7 @@ def _holds_lock(pid: int, file: os.stat_result) -> bool:
 
 
 def _send(pid: int, handle: int | None, number: int) -> None:
-    """Send a signal through the pidfd, if there is one, as another process may have the pid by now. Raises OSError."""
+    """Send a signal. Use the pidfd, if there is one, as another process may have the pid by now. Raises OSError."""
     if handle is None:
         os.kill(pid, number)
     else:

@@ -19,9 +19,9 @@ _EVERY_MINUTE = "* * * * *"
 def preload(settings: Settings) -> None:
     """Import the stores, drivers and listeners that `settings` name. Stores are opened and closed, but not connected.
 
-    Afterwards all objects are hidden from the garbage collector: it would write to each object, and a written page of
-    memory is no longer shared with the children. The cache of module folders is emptied, so that each child sees new
-    files. Raises ConfigError for a store, driver or listener that does not exist.
+    Afterwards all objects are hidden from the garbage collector: it would write to each object, and a page of memory
+    that was written is no longer shared with the children. The cache of module folders is emptied, so that each child
+    sees new files. Raises ConfigError for a store, driver or listener that does not exist.
     """
     _load_stores(settings)
     preload_listeners(settings)

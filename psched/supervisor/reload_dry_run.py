@@ -1,4 +1,4 @@
-"""Reload: read the configuration again, and load the application in a dry-run child before workers are replaced."""
+"""Reload: reads the configuration again, and loads the application in a dry-run child before workers are replaced."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Reload:
     def begin(self, immediate: bool) -> None:
         """Load the configuration and fork the dry-run child. A failure is logged and ends the request.
 
-        A second reload replaces a first that is still in progress, because the files may have changed again.
+        A second reload replaces a first reload that is in progress, because the files may have changed again.
         """
         self.immediate = immediate or (self.active and self.immediate)
         self._kill_dry_run()
@@ -55,7 +55,10 @@ class Reload:
             self._refuse(f"loading the configuration failed: {error!r}", error)
 
     def tick(self) -> LoadedConfig | None:
-        """When the dry-run child has succeeded, apply the new settings of the log, and return the new configuration."""
+        """When the dry-run child has succeeded, apply the new settings of the log, and return the new configuration.
+
+        Until then, or if the reload fails, return None.
+        """
         if self._dry_run is None or not self._dry_run[1].gone:
             return None
         (config, child), self._dry_run = self._dry_run, None

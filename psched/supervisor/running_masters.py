@@ -26,7 +26,7 @@ def title_of(pid: int) -> str | None:
 
 
 def is_title(title: str, found: str) -> bool:
-    """Return whether `found` is the process title `title`. The system may have cut off the path in `found`."""
+    """Return whether `found` is the process title `title`. In `found`, the system may have cut off the path."""
     return title.startswith(found) and "] /" in found
 
 

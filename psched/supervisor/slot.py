@@ -36,15 +36,15 @@ _SHORTEST_PAUSE = 0.5
 _FETCHER_HEARTBEAT_INTERVAL = 0.5
 _FETCHER_HEARTBEAT_LIMIT = 3.0
 _CRASH_PAUSE = 0.2
-"""The shortest time between two forks in a slot whose children are killed by their tasks, in seconds."""
+"""The shortest time between two forks in a slot, in seconds, if its children are killed by their tasks."""
 _LONGEST_FETCHER_PAUSE = 2.0
 """The longest time between two forks of fetching children that have died early, in seconds."""
 _FETCHER_EARLY_DEATH = 1.0
 """The death of a fetching child counts as early if the child has lived for fewer seconds than this, or for a shorter
 time than the last pause of its slot."""
 _ATTEMPTS = 2
-"""The start of the master fails if this many children in a row have died before they were ready, and have not reported
-why."""
+"""How many children in a row may die before they are ready, and without a reported reason, until the start of the
+master fails."""
 _ATTEMPTS_OF_KILLED = 5
 """Like `_ATTEMPTS`, for children that were ended by SIGKILL."""
 
@@ -62,11 +62,11 @@ class Slot:
     process_table: ProcessTable
     lease_recovery: LeaseRecovery
     is_fatal: Callable[[str], bool]
-    """Called with the reason if a child cannot start. Returns whether the master ends."""
+    """Called with the reason for which a child cannot start. Returns whether the master ends."""
     counters: MasterCounter | None = None
     was_ready: bool = False
     _has_applied: bool = False
-    """Whether a child has applied the schedules of the current configuration's application, or cannot apply them."""
+    """Whether a child has applied the schedules of the current configuration's application, or can never apply them."""
     _retired: bool = False
     _child: ChildProcess | None = None
     _fork_at: float = -math.inf
@@ -91,7 +91,7 @@ class Slot:
 
     @property
     def began(self) -> bool:
-        """Whether the first child was ready, or could not start and is tried again."""
+        """Whether the first child was ready, or could not start and is replaced."""
         return self.was_ready or self._could_not_start
 
     @property
@@ -146,7 +146,7 @@ class Slot:
     def _settings(self) -> Settings:
         """Return the settings of the next child.
 
-        A fetcher has shorter limits: while it is frozen, all handler children wait.
+        A fetching child has shorter limits, because all handler children wait while it is frozen.
         """
         settings = self.config.settings
         if self.number != FETCHER_SLOT:
@@ -166,7 +166,7 @@ class Slot:
         return child is not None and child.ready and child.escalation.idle and not child.running
 
     def replace(self, config: LoadedConfig, dispatch: DispatchSocket | None, immediate: bool, now: float) -> None:
-        """Stop the child. The next child is forked only when this one has ended, so that never too many tasks run."""
+        """Stop the child. The next child is forked only when the child has ended, so that never too many tasks run."""
         self.config, self.dispatch = config, dispatch
         self._has_applied = self._retired = False
         self._fork_at = -math.inf
@@ -212,10 +212,11 @@ class Slot:
     def _replacement_time(self, child: ChildProcess, now: float) -> float:
         """Return when to fork the next child after a crash.
 
-        If the child has run a task, the next is forked almost immediately: only the task that crashed the child waits,
-        longer each time. Otherwise the first replacement is forked immediately, because leases wait for recovery. From
-        the second early death in a row, the slot waits for `child_fork_frequency_limit`. The slot of the fetching child
-        waits only for 0.2, 0.4, 0.8, 1.6, 2, 2, … s, because all handler children wait for the fetching child.
+        If the child has run a task, the next child is forked almost immediately: only the task that crashed the child
+        waits, longer each time. If the child has run no task, the first replacement is forked immediately, because
+        leases wait for recovery. From the second early death in a row, the slot waits for `child_fork_frequency_limit`.
+        The slot of the fetching child waits only for 0.2, 0.4, 0.8, 1.6, 2, 2, … s, because all handler children wait
+        for the fetching child.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if child.running or child.worked:
@@ -231,7 +232,7 @@ class Slot:
     def _cannot_start(self, reason: str, now: float, attempts: int = 1) -> None:
         """Decide when to fork the next child. Each failure in a row makes the pause longer.
 
-        If no child of the master was ever ready, `attempts` failures end the master.
+        If no child of the master was ever ready, the master ends after `attempts` failures.
         """
         self._failures += 1
         shortest = max(self.config.settings.child_fork_frequency_limit, _SHORTEST_PAUSE)

@@ -58,7 +58,7 @@ class Supervisor:
     counters: MasterCounter | None = None
     clock: Clock = monotonic
     stop_timeout: float = math.inf
-    """How many seconds after TERM or INT the service manager kills the master."""
+    """How many seconds after TERM or INT the service manager will kill the master."""
     failure: str | None = None
     """Why the start failed for good."""
     _slots: dict[int, Slot] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Supervisor:
         self._add_slot(FIRST_SLOT if self._dispatch is None else FETCHER_SLOT)
 
     def run(self, selector: BaseSelector, signals: SignalQueue) -> None:
-        """Run the master loop until `done`. The process table and the binary upgrade also wait with this `selector`."""
+        """Run the master loop until `done`, waiting with `selector`, as do the process table and the binary upgrade."""
         self.begin()
         selector.register(signals.reader.descriptor, EVENT_READ)
         self._awake_since = self.clock()
@@ -103,7 +103,8 @@ class Supervisor:
     def done(self) -> bool:
         """Whether the stop is complete.
 
-        A stop is not complete while a replaced master still has tasks: the service manager would kill that master, too.
+        A stop is not complete while a replaced master still has tasks, because the service manager would kill the
+        replaced master, too.
         """
         is_over = self._stopping and not self._slots and self._lease_recovery.done
         return is_over and not self.binary_upgrade.old_is_alive
@@ -156,7 +157,7 @@ class Supervisor:
         self._stop(immediate=True)
 
     def handle_int(self) -> None:
-        """Stop gracefully. If Ctrl-C is pressed again on a terminal, stop immediately."""
+        """Stop gracefully, or, if Ctrl-C is pressed again on a terminal, immediately."""
         if self._interrupted and self._on_terminal:
             self._stop(immediate=True)
         else:
@@ -309,7 +310,7 @@ class Supervisor:
         return {*current, *(spec.holder for spec in specs if spec is not None)}
 
     def _give_up_start(self, reason: str) -> bool:
-        """Stop if no child was ever ready. Return whether the master stops. If it does not, the slot tries again."""
+        """Stop the master if no child was ever ready. Return whether it stops. If not, the slot tries again."""
         if self._is_up or self._stopping or any(slot.was_ready for slot in self._slots.values()):
             return False
         self.failure = reason

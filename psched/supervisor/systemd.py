@@ -57,7 +57,7 @@ class Notifier:
     def environment(self) -> dict[str, str]:
         """Return the variables for the program that replaces this one.
 
-        WATCHDOG_PID is left out, as its pid would be wrong.
+        WATCHDOG_PID is left out, because it names this process.
         """
         variables = {} if self.address is None else {"NOTIFY_SOCKET": self.address}
         if self.watchdog_usec is not None:
