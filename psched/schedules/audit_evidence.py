@@ -17,7 +17,10 @@ StretchKind = Literal["settled", "skipped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Occurrences from `first` to `last` (unix seconds) without a gap: each entry names the previous one."""
+    """Occurrences from `first` to `last` (unix seconds) that follow each other without a gap.
+
+    Their ledger entries show this, because each entry names the occurrence before it.
+    """
 
     kind: StretchKind
     first: int
@@ -29,16 +32,16 @@ class AuditEvidence:
 
     `sha256` is the hash of the records as lines of JSON, each followed by a newline, in this order:
 
-    - for each part of the schedule's backfills, in the order of keys: its changes, then its entries;
+    - for each part of the schedule's backfills, in the order of keys: the part's changes, then its entries;
     - the changes of the schedule, the oldest first;
     - the entries of the schedule, in the order of occurrences.
 
     A line is a JSON object with all fields (of an entry, all but `backfill`), sorted by name, without spaces, and with
     escapes for characters outside of ASCII.
 
-    The audit also uses the current rows of the schedule and its backfills, the oldest entry of the schedule, and with
-    `max_runs` or `overlap: skip` further entries before the span. The hash leaves these out, because they change with
-    time. `reached`: the next occurrence by the current row; None if the schedule no longer exists.
+    The hash leaves out other records that the audit uses, because they change with time: the current rows of the
+    schedule and its backfills, the oldest entry of the schedule, and, with `max_runs` or `overlap: skip`, entries
+    before the span. `reached`: the next occurrence by the current row; None if the schedule no longer exists.
     """
 
     def __init__(self, keep: bool = False) -> None:
@@ -62,7 +65,7 @@ class AuditEvidence:
             yield row
 
     def of_backfill(self, changes: Sequence[Change], rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
-        """Do the same as `of` for a part of a backfill, whose occurrences do not follow from a definition."""
+        """Do the same as `of` for a part of a backfill, but do not extend `stretches`."""
         self.changes += len(changes)
         for change in changes:
             self._add(asdict(change))

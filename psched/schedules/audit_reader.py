@@ -23,19 +23,20 @@ from psched.store.ledger import SKIPPED, Change, Definition, Ledger, LedgerFilte
 _TOGETHER = 32
 """The maximum number of schedules that are audited together."""
 _LONGEST = 1.0
-"""Seconds for which records that were read together are used. Then they are read again for the schedules not audited
-yet."""
+"""Records that were read together are used for this many seconds. For the schedules that are not audited by then,
+records are read again.
+"""
 _AUDITS = 5
-"""How many times a schedule is audited, at most, if it is changed during each audit."""
+"""The maximum number of audits of one schedule, if it is changed during each of them."""
 _BEFORE_SCOPE = 32
-"""How many entries before an audited span are searched for the run before the first entry of the span."""
+"""How many entries before the audited span are searched for the run that precedes the first entry of the span."""
 _FIRST_ROWS = 200
 """How many entries of each schedule are read together with those of other schedules. A week of hourly runs has fewer.
 """
 
 
 class AuditedSchedule(NamedTuple):
-    """The audit of one schedule. `verdict`: None if reading its ledger took too long."""
+    """The audit of one schedule. `verdict`: None if reading the schedule's ledger took too long."""
 
     key: str
     verdict: Verdict | None
@@ -44,7 +45,10 @@ class AuditedSchedule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _SharedRecords:
-    """What was read for several schedules together; see `AuditRecords`. `rows`: the first entries in the span."""
+    """The records of several schedules, read together; see `AuditRecords`.
+
+    `rows`: the first entries of each schedule in the audited span.
+    """
 
     now: float
     changes: Mapping[str, Sequence[Change]]
@@ -73,10 +77,10 @@ class AuditReader:
         new_evidence: Callable[[], AuditEvidence | None] = lambda: None,
         seconds: float = math.inf,
     ) -> Iterator[AuditedSchedule]:
-        """Yield the audits of schedules, in the order of `keys`. The keys must be distinct; 32 are read at a time.
+        """Yield the audits of schedules, in the order of `keys`, which must be distinct.
 
-        `new_evidence`: makes the object that records what the audit of one schedule reads. `seconds`: the longest time
-        for reading the ledger of one schedule.
+        The records of up to 32 schedules are read together. `new_evidence`: makes the object that records what the
+        audit of one schedule reads. `seconds`: the longest time for reading the ledger of one schedule.
         """
         source, wanted = iter(keys), list[str]()
         while wanted := [*wanted, *islice(source, _TOGETHER - len(wanted))]:
@@ -91,7 +95,7 @@ class AuditReader:
         new_evidence: Callable[[], AuditEvidence | None],
         seconds: float,
     ) -> list[AuditedSchedule]:
-        """Audit schedules from the beginning of `keys`, at least one, for about a second.
+        """Audit the first of these schedules: at least one, then more for about a second.
 
         Entries are read page by page. A schedule that is changed meanwhile is audited again.
         """
@@ -116,7 +120,7 @@ class AuditReader:
     def _audit(
         self, key: str, shared: _SharedRecords, scope: AuditScope, evidence: AuditEvidence | None, end: float
     ) -> AuditedSchedule:
-        """Audit one schedule. `end`: after this time (monotonic), its ledger is no longer read."""
+        """Audit one schedule. The result has no verdict if reading the ledger takes until `end` (monotonic)."""
         try:
             records = self._records_of(key, shared, scope, end)
             if evidence is not None:
@@ -133,7 +137,8 @@ class AuditReader:
     ) -> _SharedRecords:
         """Read the records of schedules.
 
-        Entries are read after the rows, so that an occurrence that is settled in between does not seem to be missing.
+        Ledger entries are read after the schedules' rows. So an occurrence that is settled in between does not seem to
+        be missing.
         """
         ledger, now = self._ledger, self._store.now()
         present = {row.key: row for row in self._store.get_many(keys)}
@@ -189,7 +194,7 @@ class AuditReader:
     def _part_records(self, key: str, scope: AuditScope, end: float) -> PartRecords:
         """Return the records of a part of a backfill.
 
-        Its entries are read after its row. After `end` (monotonic), reading entries raises TimeoutError.
+        The part's entries are read after its row. After `end` (monotonic), reading entries raises TimeoutError.
         """
         ledger = self._ledger
         present, changes = self._store.get(key), ledger.changes(key)

@@ -120,7 +120,7 @@ class Verdict:
             self.unlisted += 1
 
     def settled(self, first: int, last: int) -> None:
-        """Extend the verdict's `first` and `last`: these occurrences were settled without a violation."""
+        """Record that the occurrences from `first` to `last` were settled without a violation."""
         self.first = first if self.first is None else min(self.first, first)
         self.last = last if self.last is None else max(self.last, last)
         self._continues = False

@@ -44,9 +44,9 @@ class PartRecords:
 
 
 class LastRun(NamedTuple):
-    """The last ledger entry of a backfill for an occurrence.
+    """The last run of an occurrence by a backfill, from the ledger.
 
-    `why`: how the run failed for good; None if it did not fail.
+    `ended`: unix seconds. `why`: how the run failed for good; None if it did not fail.
     """
 
     ended: float

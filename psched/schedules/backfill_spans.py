@@ -1,7 +1,7 @@
-"""Which occurrences of a schedule a backfill runs, and how its rows share them. Pure functions; times are unix seconds.
+"""Which occurrences of a schedule a backfill runs, and how they are divided among the rows of the backfill.
 
-A backfill may cover years, so it stores time ranges (spans) instead of occurrences. A row of a backfill runs each
-occurrence of its rule in its ranges.
+Pure functions; times are unix seconds. A backfill may cover years, so it stores time ranges (spans) instead of
+occurrences. A row of a backfill runs each occurrence of the row's rule in the row's ranges.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from psched.model import NO_OCCURRENCE, Backfill, Rule, ScheduleRow, Span
 from psched.schedules import rule_occurrences
 
 MOST_SPANS = 1000
-"""The maximum number of time ranges of one backfill. Each of its rows stores its own ranges, and each acquire reads
-them."""
+"""The maximum number of time ranges of one backfill. Each row of a backfill stores its ranges, and each acquire of the
+row reads them.
+"""
 
 
 def next_to_backfill(rule: Rule, time: int, dialect: CronDialect) -> int:
@@ -44,7 +45,7 @@ def first_to_backfill(rule: Rule, dialect: CronDialect) -> int:
 
 
 def last_to_backfill(row: ScheduleRow, until: float) -> int:
-    """Return the last second up to `until` whose occurrences a backfill of the schedule may run.
+    """Return the end of the time, at most `until`, in which a backfill of the schedule may run occurrences.
 
     The next occurrence and all later ones belong to the regular runs. A schedule that has run as often as `max_runs`
     allows has no occurrences after its last one.

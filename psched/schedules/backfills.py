@@ -52,10 +52,12 @@ MOST_RUNNING = 100
 """The maximum number of parts of one backfill."""
 _TRIES = 100
 _BEFORE = 32
-"""How many entries before a range are searched for one that covers the start of the range, as an entry of several
-skipped occurrences may."""
+"""How many entries before a range are searched for an entry of several skipped occurrences that reaches into the range.
+"""
 _KEPT = 86400.0
-"""How many seconds the rows of a finished backfill are kept, at least. Until then its number is not used again."""
+"""The rows of a finished backfill are kept for at least this many seconds. In this time no other backfill gets its
+number.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ class BackfillCollection:
     def list(self, key: str | None = None) -> Iterator[BackfillState]:
         """Yield the backfills of a schedule, or of all schedules, with their progress.
 
-        A backfill that finished more than a day ago may be missing. Raises NotSupportedError.
+        A backfill that finished more than a day ago may be missing. Raises NotSupportedError like `start`.
         """
         self._refuse_unsupported(key)
         if key is not None:
@@ -178,25 +180,27 @@ class BackfillCollection:
         return (self._state(*name, parts) for name, parts in sorted(found.items()) if parts)
 
     def pause(self, key: str, number: int | None = None) -> builtins.list[str]:
-        """Begin no more runs of a schedule's backfills, or of one backfill, until `resume`. Runs in progress continue.
+        """Begin no more runs of a schedule's backfills until `resume`. Runs in progress continue.
 
-        Return the names of the backfills that this call has paused. Raises NotFoundError if there is no such schedule,
-        or if the schedule has no backfill with this number. Raises NotSupportedError.
+        `number`: the number of the backfill; None: all backfills of the schedule. Return the names of the backfills
+        that this call has paused. Raises NotFoundError if there is no such schedule, or if the schedule has no backfill
+        with this number. Raises NotSupportedError like `start`.
         """
         return self._change(key, number, Schedule.pause)
 
     def resume(self, key: str, number: int | None = None) -> builtins.list[str]:
-        """End the pause of a schedule's backfills, or of one backfill. Return the names of those that were paused.
+        """End the pause of a schedule's backfills. Return the names of the backfills that were paused.
 
-        Raises like `pause`.
+        `number`: the number of the backfill; None: all backfills of the schedule. Raises like `pause`.
         """
         return self._change(key, number, Schedule.resume)
 
     def cancel(self, key: str, number: int | None = None) -> builtins.list[str]:
-        """End a schedule's backfills, or one backfill, for good: no further run begins. Runs in progress continue.
+        """End a schedule's backfills for good: no further run begins. Runs in progress continue.
 
-        Return the names of the backfills that had occurrences left. The ledger keeps the entries of past runs;
-        another backfill may run the remaining occurrences. Raises like `pause`.
+        `number`: the number of the backfill; None: all backfills of the schedule. Return the names of the backfills
+        that had occurrences left. The ledger keeps the entries of past runs; another backfill may run the remaining
+        occurrences. Raises like `pause`.
         """
         return self._change(key, number, self._cancel)
 
@@ -223,7 +227,10 @@ class BackfillCollection:
             return False
 
     def _cancel(self, part: Schedule) -> bool:
-        """Cut down the time ranges of a part to the occurrences that it has run, and to the one that is running."""
+        """Remove from a part's time ranges the occurrences that have not begun.
+
+        Return False if the part had ended or was cancelled already.
+        """
         for _ in range(_TRIES):
             row = part.metadata()
             backfill = row.rule.backfill
@@ -401,9 +408,9 @@ def _parts_begin(schedule: str) -> str:
 
 
 def with_backfill(row: LedgerRow) -> LedgerRow:
-    """Give a part's ledger entry the key of its schedule and the number of the backfill.
+    """Return the ledger entry of a part with the key of the schedule and the number of the backfill.
 
-    Return other entries unchanged.
+    Return any other entry unchanged.
     """
     if not is_backfill_key(row.key):
         return row
@@ -412,7 +419,7 @@ def with_backfill(row: LedgerRow) -> LedgerRow:
 
 
 def check_max_running(number: object) -> None:
-    """Raise ValueError unless a backfill may run this number of occurrences at a time."""
+    """Raise ValueError if a backfill cannot run this number of occurrences at a time."""
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_RUNNING:
         raise ValueError(f"max_running must be a whole number from 1 to {MOST_RUNNING}, got {shown(number)}")
 

@@ -126,8 +126,8 @@ class ScheduleCollection(PolledTable):
 
         How late and failing occurrences are handled (docs/ledger.md):
 
-        - `catch_up`: which of the occurrences that are due at the same time run: `all` (the default), only the
-          `latest`, or `none`: the latest, unless it is more than `max_lateness` (default: a minute) late.
+        - `catch_up`: which occurrences run if several are due. `all` (the default): all of them. `latest`: only the
+          last. `none`: only the last, if it is at most `max_lateness` (default: a minute) late.
         - `max_lateness`: an occurrence that would start more than this many seconds late is skipped.
         - `alert_after`: an occurrence that is not finished this many seconds after its time (delay included) is
           reported as overdue.
@@ -218,12 +218,10 @@ class ScheduleCollection(PolledTable):
     def candidates(
         self, wanted: ScheduleFilter, state: StateWord | None = None, now: float = 0.0
     ) -> Iterator[ScheduleRow]:
-        """Yield schedules that match the filter.
+        """Yield schedules that match the filter: all that have `state`, and perhaps some in other states.
 
-        They include all schedules that have `state` at `now` (by the database's clock), except paused schedules that
-        wait for a run by `run_now`.
-
-        Each query uses an index. For most states the result has few schedules in other states.
+        `now`: the time of the state, by the database's clock. Leaves out paused schedules that wait for a run by
+        `run_now`. Each query uses an index. For most states the result has few schedules in other states.
         """
         # On a store that knows no holders, an overdue schedule may be due only since its lease has ended.
         late = self.overdue_after if self.store.knows_holders else 0.0
@@ -316,10 +314,10 @@ class ScheduleCollection(PolledTable):
 
         The audit covers the occurrences from `since` to `until` (unix seconds, both included); for a deleted schedule,
         those before its deletion. Each of these occurrences must be finished, running now, or skipped for a reason that
-        its policy or a pause permits. No other occurrence may have run.
+        the schedule's policy or a pause permits. No other occurrence may have run.
 
-        `late`: the maximum number of seconds that a run may begin late. By default, an occurrence may wait for a worker
-        for 10 s, or for twice `poll_interval` if that is longer.
+        `late`: the maximum number of seconds that a run may begin late. If it is None, a run may begin late, but an
+        occurrence that has not run is missing after 10 s (or twice `poll_interval`, if that is longer).
 
         Raises NotSupportedError if the store keeps no ledger, and ValueError for a wrong value.
         """
@@ -367,7 +365,11 @@ class ScheduleCollection(PolledTable):
         return AuditScope(since, until, late, grace)
 
     def _audited(self) -> Iterator[str]:
-        """Yield the keys of schedules in the ledger. Then yield those not in it, because another program added them."""
+        """Yield the keys of the schedules to audit.
+
+        These are the schedules in the ledger, and then those that are not in the ledger, because another program added
+        them.
+        """
         recorded = set()
         ledger = self.ledger
         for key in ledger.keys():  # noqa: SIM118 – the ledger is not a mapping
@@ -389,9 +391,9 @@ class ScheduleCollection(PolledTable):
     def overdue(self, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` overdue schedules, the most overdue first.
 
-        An overdue schedule fails, or no worker acquires it. In the returned rows `data` is {}, and `problem` does not
-        consider the data. On `rdb_compat` only schedules that no worker acquires are returned, because its table does
-        not distinguish a run from the wait for a retry.
+        An overdue schedule has a failed attempt, or no worker acquires it. In the returned rows `data` is {}, and
+        `problem` does not consider the data. On `rdb_compat` only schedules that no worker acquires are returned,
+        because its table does not distinguish a run from the wait for a retry.
         """
         age = self.overdue_after
         found = {row.key: row for row in (*self.store.long_due(age, limit), *self.store.failing(age, limit))}

@@ -30,8 +30,9 @@ class ScheduleState:
     - `broken`: the row cannot be run.
     - `failing`: an attempt has failed and is retried.
     - `retrying`: like `failing`, but no error is known.
-    - `leased`: running or waiting for a retry. Only `rdb_compat` uses it, as its table cannot tell the two apart.
-    - `due`: no worker has begun the occurrence.
+    - `leased`: running or waiting for a retry. Only `rdb_compat` uses this word, as its table cannot tell the two
+      apart.
+    - `due`: no worker has begun the due occurrence.
     - `overdue`: like `due`, but late by more than `overdue_after`.
     - `ended`: the rule has no further occurrence.
 

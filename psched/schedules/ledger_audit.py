@@ -1,9 +1,9 @@
 """The audit: compares the ledger with the occurrences that a schedule should have run. Pure functions.
 
 The definition of a schedule (rule and policy) changes over time. A definition applies from its first occurrence on.
-If it is replaced, the next occurrence at that time is the first one to which it no longer applies. While it applies,
-it requires a run for every match of its rule. The ledger has one entry for each of these occurrences, or one entry for
-several that were skipped together. An occurrence without an entry is running, pending or missing.
+When it is replaced, it does not apply to the occurrence that is next at that time, nor to later ones. A definition
+requires a run for every match of its rule while it applies. The ledger has one entry for each of these occurrences, or
+one entry for several that were skipped together. An occurrence without an entry is running, pending or missing.
 
 Entries are read as a stream in the order of occurrences. Occurrences without an entry are counted, not listed, so
 memory is bounded. Occurrences are unix seconds.
@@ -66,8 +66,8 @@ class AuditRecords:
     """The records of one schedule: its definitions, its ledger entries and its current row.
 
     - `changes`: in the order of versions, the oldest first.
-    - `rows`: a stream of entries, in the order of occurrences and fences. First comes the last entry before the scope's
-      span for each of `versions_at`, as it may cover the start of the span. Then come the entries in the span.
+    - `rows`: a stream of entries, in the order of occurrences and fences: for each of `versions_at` the last entry
+      before the audited span, because it may cover the start of the span; then the entries in the span.
     - `oldest`: the first entry that is still kept.
     - `present`: the schedule's row, read before `rows`; None if it was deleted.
     - `now`: the database's clock before `present` was read.
@@ -94,7 +94,7 @@ class AuditRecords:
 
     @property
     def known_from(self) -> float:
-        """The first occurrence from which on the ledger still has all entries."""
+        """From this occurrence on, the ledger still has all entries."""
         if self.oldest is not None:
             return -math.inf if self.oldest.previous is None else self.oldest.scheduled_time
         is_young = bool(self.changes) and self.changes[0].action == ADD and self.changes[0].at >= self.kept_since
@@ -188,7 +188,7 @@ class _Backfilled:
         return self._times[bisect_left(self._times, begin) : bisect_left(self._times, end)] if self._times else ()
 
     def settled_after(self, row: LedgerRow) -> Sequence[int]:
-        """Return the occurrences of the entry's span that a backfill settled again, later than this entry."""
+        """Return the occurrences of an entry that a backfill settled later than this entry."""
         within = self.within(row.scheduled_time, row.end + 1)
         return [time for time in within if self._runs[time].ended >= row.ended]
 
@@ -285,7 +285,7 @@ class _Definition:
                 self.verdict.add_violation(Kind.UNKNOWN, begin, f"its rule cannot be used: {error}", until, 0)
 
     def compare(self, row: LedgerRow, is_repeated: bool, previous: LedgerRow | None = None) -> None:
-        """Compare the next entry. `is_repeated`: whether an earlier entry has settled the same occurrence.
+        """Compare the next ledger entry. `is_repeated`: whether an earlier entry has settled the same occurrence.
 
         `previous`: the regular run that was settled before this entry, if known.
         """
@@ -359,7 +359,7 @@ class _Definition:
         return self._runs_so_far() >= most or self.records.known_from > -math.inf
 
     def _end_at_present(self) -> None:
-        """Check the occurrences that are due now, by the schedule's current row (None: the schedule was deleted)."""
+        """Check the occurrences that are due now, by the schedule's current row, or as those of a deleted schedule."""
         row, now = self.records.present, self.records.now
         end, fresh = self._end_of_due(now), self._end_of_due(now - self.scope.grace)
         if row is None:
@@ -407,15 +407,15 @@ class _Definition:
             self._report_missing_until(end, why)
 
     def _is_first_run_later(self, row: ScheduleRow) -> bool:
-        """Return whether the definition itself delays its first run (option `--at`)."""
+        """Return whether the definition's first run was set to a later time (option `--at`), which has not come yet."""
         change = self.change
         at = change.first == row.next_time and change.due == row.next_run_time > self.records.now
         return at and row.status != RUNNING and not row.attempts and not row.paused
 
     def _pauses_of(self, row: ScheduleRow) -> Iterator[tuple[float, float]]:
-        """Yield the start and end (not included) of each pause of the row, minus the delay.
+        """Yield the start and end (not included) of each pause of the row.
 
-        So they can be compared with the times of occurrences.
+        Both are earlier by the delay, so that they can be compared with the times of occurrences.
         """
         delay = self.change.delay
         for begin, until in row.ended_pauses:
@@ -424,7 +424,7 @@ class _Definition:
             yield math.ceil(row.paused_from - delay), math.inf
 
     def _end_of_due(self, time: float) -> float:
-        """Return the time E such that, of the audited occurrences, exactly those before E were due by `time`."""
+        """Return the end (not included) of the audited occurrences that were due by `time`."""
         return min(self.scope.until, math.floor(time - self.change.delay)) + 1
 
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:
@@ -512,7 +512,7 @@ class _Definition:
             self.verdict.add_violation(Kind.UNPERMITTED, begin, why, end, max(count, 1))
 
     def _unpermitted(self, row: LedgerRow, previous: LedgerRow | None) -> str | None:
-        """Return the violation if the definition does not permit the recorded reason of a skip, else None."""
+        """Return why the recorded reason of a skip is not permitted; None if it is permitted."""
         policy, delay, reason = self.change.policy, self.change.delay, row.detail
         bound = lateness_bound(policy)
         max_lateness = "no max_lateness" if policy.max_lateness is None else f"max_lateness={policy.max_lateness:g}"
@@ -534,7 +534,10 @@ class _Definition:
         return f"skipped as {reason}, which no policy or pause gives as a reason"
 
     def _not_overlapping(self, row: LedgerRow, previous: LedgerRow | None) -> str | None:
-        """Return the violation if the previous run was settled before the skipped occurrences were due, else None."""
+        """Return why a skip with the reason `overlap` is not permitted; None if it is permitted.
+
+        It is permitted if the skipped occurrences were due before the previous run was settled.
+        """
         if self.change.policy.overlap != "skip":
             return f"skipped as {OVERLAPPING}, which the policy then in force does not permit: overlap=wait"
         if previous is None:

@@ -52,7 +52,10 @@ class Modification:
     """Checked changes, to apply to a row of the schedule `key` that was just read."""
 
     def __init__(self, key: str, changes: Changes, store: ScheduleStore, dialect: CronDialect) -> None:
-        """Raises the errors of `Schedule.modify` for values that are wrong for every row, and TypeError."""
+        """Raises TypeError for an unknown option.
+
+        Also raises those errors of `Schedule.modify` that do not depend on the row.
+        """
         given: dict[str, Any] = dict(changes)
         known = Changes.__annotations__
         unknown = next((name for name in given if name not in known), None)

@@ -87,7 +87,7 @@ def new_rows(
 
 
 def warn_of_written(rows: Iterable[ScheduleRow], dialect: cron.CronDialect) -> None:
-    """Log what is suspicious about new schedules: they have ended, or a step of the cron expression is excessive."""
+    """Log a warning about new schedules that have ended already, or whose cron expression has an excessive step."""
     for row in rows:
         warn_of_step(row.rule.cron, dialect)
         if row.next_time == NO_OCCURRENCE:

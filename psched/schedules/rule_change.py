@@ -12,9 +12,13 @@ from psched.schedules.pause_and_run_now import with_regular
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
     """Return `row`, whose rule has replaced the rule `old`, with next times computed at `now`.
 
-    If the schedule has run as often as the new rule allows, it has ended. Otherwise a due occurrence stays as it is. An
-    occurrence that is not due yet keeps its time and gets the new delay, if its time has come or both rules have the
-    same occurrences. Any other occurrence is replaced by the first match of the new rule.
+    The first of these cases that applies decides about the next occurrence:
+
+    - The schedule has run as often as the new rule allows: it has ended.
+    - The occurrence is due: it stays as it is.
+    - The time of the occurrence has come, or both rules have the same occurrences: it keeps its time, and gets the new
+      delay.
+    - Otherwise the first match of the new rule replaces the occurrence.
     """
     if row.has_run_enough:
         return quick_replace(row, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
@@ -28,7 +32,10 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
 
 
 def with_rule(seen: ScheduleRow, row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row` with times computed from its rule, if this rule differs from the rule of `seen`."""
+    """Return `row` with times computed from its rule.
+
+    Return `row` unchanged if `seen` has the same rule, or if the run of `seen` is not settled.
+    """
     if row.rule == seen.rule or not seen.settled:
         return row
     timed = moved(row, seen.rule, now, dialect)

@@ -44,7 +44,7 @@ def first_time(rule: Rule, at: float, dialect: CronDialect) -> int:
 
 
 def last_time(rule: Rule, after: int, at: int, dialect: CronDialect) -> int | None:
-    """Return the last occurrence after `after` and up to `at`. Raises like `next_time`."""
+    """Return the last occurrence after `after` and up to `at`, or None. Raises like `next_time`."""
     first, last = _bounds(rule, after, at)
     while True:
         found = cron.last_time(rule.cron, first, last, rule.timezone, dialect)

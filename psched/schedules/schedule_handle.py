@@ -70,7 +70,7 @@ class Schedule:
 
         A new rule moves the next occurrence to its first match from now on. An occurrence whose time has come is kept.
         While a run is leased or waits for a retry, only the rule is written; the settlement of the run then uses the
-        new rule. During an extra run, the times are those of the regular occurrence after it.
+        new rule. During an extra run, `next_time` and `next_run_time` are those of the regular occurrence that follows.
 
         Raises:
             NotFoundError: there is no such schedule.

@@ -66,7 +66,10 @@ class ScheduleSettlement(Settlement):
         clock: Clock = boottime,
         stats_retention: float = 30 * 86400.0,
     ) -> None:
-        """`retention`, `count`: how many seconds ledger entries are kept, and how many of each schedule."""
+        """`retention`: for how many seconds ledger entries are kept.
+
+        `count`: how many entries of each schedule are kept.
+        """
         super().__init__(store, max_attempts, stats_retention, clock)
         self._dialect = dialect
         self._retention = retention
@@ -93,7 +96,7 @@ class ScheduleSettlement(Settlement):
         raise ScheduleError(f"{row.key!r}: not finished: the schedule was changed during each of {_TRIES} tries")
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        """Store the next occurrences together.
+        """Store the next occurrences of several schedules together.
 
         Schedules that were changed during their runs are then settled one by one.
         """
@@ -110,7 +113,7 @@ class ScheduleSettlement(Settlement):
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
         """Submit `task`, then advance the schedule; in one transaction if both tables are in one database.
 
-        If the task exists already, an earlier attempt has submitted it for this occurrence.
+        A task that exists already is no error, because an earlier attempt has submitted it for this occurrence.
         """
         queue = self.queue
         if queue is None:

@@ -42,10 +42,10 @@ log = logging.getLogger(__name__)
 ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 """The types of schedules that submit tasks (`psched.handlers.enqueue`)."""
 LONGEST_DELAY = 366 * 86400
-"""How many seconds the delay of a run may be, before or after its occurrence. A spread may add to it."""
+"""The maximum number of seconds from an occurrence to its run, in either direction. A spread may add to it."""
 MOST_AHEAD = 1000
-"""The maximum number of occurrences that a negative delay may make due together, before their times. Occurrences
-from `_REFERENCE` on are counted.
+"""The maximum number of occurrences that a negative delay may make due together, before their times. They are counted
+from `_REFERENCE` on.
 """
 _REFERENCE = 1_704_067_200  # the start of 2024
 T = TypeVar("T", Rule, Policy)
