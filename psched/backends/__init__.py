@@ -48,8 +48,8 @@ def check_name(type_: str) -> None:
 
     Imports nothing, because a configuration may be checked as root.
 
-    A name with a dot names a module of a third-party package. Only the package is looked up, because Python would
-    import it to look inside.
+    A name with a dot names a module of a third-party package. Only the package is looked up, because to look inside,
+    Python would import the package.
     """
     name = _module(type_)
     known = all(part.isidentifier() for part in name.split("."))

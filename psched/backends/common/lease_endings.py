@@ -1,7 +1,7 @@
 """How the last leases of a row ended. The row itself stores this history.
 
-The statement that ends a lease prepends the text `<fence>:<number of the acquire>:<outcome>;`, and cuts the text off at
-`MOST_CHARACTERS`.
+The statement that ends a lease prepends `<fence>:<number of the acquire>:<outcome>;` to the history, and cuts the
+history off at `MOST_CHARACTERS`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from psched.errors import (
 from psched.model import Lease
 
 MOST_CHARACTERS = 160
-"""The maximum number of characters of the text in the row: enough for about four leases."""
+"""The maximum number of characters of a row's history: enough for about four leases."""
 
 RELEASED = "released"
 RETRIED = "retried"
 FINISHED = "finished"
-"""The outcome of a lease whose run is done. The outcome of a task can also be `failed` or `cancelled`."""
+"""The outcome of a lease whose run is done. A task's lease can also end as `failed` or `cancelled`."""
 
 _ENDED = re.compile(r"(-?\d+):(-?\d+):(\w+);")
 

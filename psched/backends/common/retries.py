@@ -39,7 +39,8 @@ class LoginBackoff:
     def log_in(self, connect: Callable[[], T], is_refused: Callable[[Exception], bool]) -> T:
         """Return the result of `connect`, or raise its error.
 
-        After a refused login, and until `pause` returns 0, raises the same error without asking the server.
+        After a refused login, and until `pause` returns 0, raises the error of that login again, without asking the
+        server.
         """
         refused = self._refused
         if refused is not None and self._clock() < refused[1]:
@@ -69,7 +70,7 @@ class Retries:
     """Decides whether one call is repeated, and after which pause."""
 
     CONFLICTS = 10
-    """The maximum number of conflicts after which a call without a deadline is repeated."""
+    """After more conflicts than this number, a call without a deadline is not repeated."""
     SPAN = 10.0
     """For how many seconds a call without a deadline is repeated."""
     LONGEST = 0.5
@@ -77,7 +78,7 @@ class Retries:
     of a lease."""
 
     def __init__(self, begun: float, until: float | None, clock: Clock, logins: LoginBackoff | None = None) -> None:
-        """`begun`: when the call began. `until`: its deadline, or None if the caller itself repeats the call."""
+        """`begun`: when the call began. `until`: the call's deadline; None if the caller itself repeats the call."""
         self._until = until
         self._logins = logins
         self._end = begun + self.SPAN if until is None else until
@@ -88,7 +89,7 @@ class Retries:
     def pause(self, reason: RetryReason | None, is_refused: bool = False) -> float | None:
         """Return the seconds to wait before the next attempt, or None to give up.
 
-        A refused login is repeated only under a deadline, and only when `logins` allows the next login.
+        A refused login is repeated only if the call has a deadline, and only when `logins` allows the next login.
         """
         pause = 0.0
         if reason is RetryReason.CONFLICT:

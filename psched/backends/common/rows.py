@@ -85,7 +85,7 @@ _LAST_MS = LAST_SECOND * 1000
 _TEXT_OR_NONE = {str, type(None)}
 _SCHEDULE_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
 _NOT_APART = [None] * 10
-"""The values of the columns from `extra` to `previous_ended` in a usual row."""
+"""The values of the columns from `extra` to `previous_ended` in a usual row; see `_usual_schedule`."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
 """Columns that identify a definition. The version alone is not enough, because the rule may be changed by hand."""
 _SPANS = re.compile(r"[0-9]{1,15}-[0-9]{1,15}( [0-9]{1,15}-[0-9]{1,15})*")
@@ -399,7 +399,7 @@ def with_tag(rows: Iterator[ScheduleRow], tag: str | None) -> Iterator[ScheduleR
 def rule_columns(key: str, rule: Rule) -> dict[str, Any]:
     """Return the columns of a rule.
 
-    `delay_ms` includes the spread of `key`, because statements compute run times from it.
+    `delay_ms` includes the spread of `key`, because statements compute due times from this column.
     """
     delay = milliseconds(rule.delay)
     if rule.spread:

@@ -1,7 +1,7 @@
 """Classes that lease due rows, so that each row has one holder:
 
 - `ReturningAcquire`: schedules, and a queue's rows without user, on PostgreSQL and SQLite (UPDATE … RETURNING).
-- `SelectingAcquire`: the same rows on MariaDB and MySQL.
+- `SelectingAcquire`: such rows on MariaDB and MySQL.
 - `FairAcquire` (fair_acquire.py): a queue. Users take turns. For rows without user it uses the classes above.
 - `AcquireCombiner` (acquire_combiner.py) wraps the acquire of a queue for a process with several threads.
 """
@@ -39,7 +39,8 @@ as the whole acquire wants.
 class WantedTypes:
     """The types of the rows to acquire, without duplicates; None for all types.
 
-    `apart`: read each type separately by its own range of the index, because many rows of other types may be due.
+    `apart`: whether to read each type separately, by its own range of the index, because many rows of other types may
+    be due.
     """
 
     types: tuple[str, ...] | None = None
@@ -193,10 +194,11 @@ class SelectingAcquire(OrderedAcquire):
     """Leases rows by three statements, without deadlocks.
 
     The first SELECT finds candidates, the UPDATE leases those that are still due, and the last SELECT reads the updated
-    rows. Workers that select at the same time find the same candidates, and the first worker gets all of them. A worker
-    that gets fewer rows than it found selects `_windows` times as many candidates the next time, and tries a random
-    part of them. Without competitors `_windows` returns to 1, so the worker takes the earliest rows again. The last
-    SELECT finds the rows by their holder, because hundreds of keys would cost more to send and to look up.
+    rows. Workers that select at the same time find the same candidates, and the first worker gets all of them. So a
+    worker selects `_windows` times as many candidates as it wants, and tries a random part of them. `_windows` doubles
+    when the worker gets fewer rows than it tried, and else halves, down to 1. With 1, the worker takes the earliest
+    rows. The last SELECT finds the rows by their holder, because hundreds of keys would cost more to send and to look
+    up.
     """
 
     TRIES = 6
@@ -253,5 +255,4 @@ class SelectingAcquire(OrderedAcquire):
 
 
 def ordered_acquire(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> OrderedAcquire:
-    """Return the `OrderedAcquire` for this database."""
     return (ReturningAcquire if dialect.returning else SelectingAcquire)(dialect, table, statements)

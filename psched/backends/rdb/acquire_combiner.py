@@ -82,7 +82,7 @@ class AcquireCombiner:
 
 
 def share_out(claims: list[Claim], limits: Sequence[int]) -> list[list[Claim]]:
-    """Divide the claims into one list for each of `limits`: the lists get a claim in turn, each up to its limit."""
+    """Divide the claims among lists, one for each of `limits`. The lists get a claim in turn, each up to its limit."""
     if len(limits) == 1:
         return [claims]
     shares: list[list[Claim]] = [[] for _ in limits]

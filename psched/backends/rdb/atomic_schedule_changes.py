@@ -204,7 +204,7 @@ def _is_expected(present: _Columns | None, change: RowChange) -> bool:
 
 
 def _has_times(present: _Columns, seen: ScheduleRow) -> bool:
-    """Return whether a stored row has not run since `seen` was read.
+    """Return whether a stored row still has the status and times of `seen`, so that it has not run since.
 
     Ignores the due time of a running row, because each renewal of the lease changes it.
     """

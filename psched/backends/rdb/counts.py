@@ -237,8 +237,8 @@ def _rules(table: sa.Table) -> tuple[Statement, Statement, Statement]:
     """Return three SELECTs for the page of schedules whose keys come after :after.
 
     The first returns the last key of the page; no row if the page is not full. The second returns the rules of a full
-    page (up to the key :last), the third the rules of the last page. The columns of both are the type, those of
-    `_OF_RULE`, the last key, and the number of schedules that are neither paused nor ended.
+    page (up to the key :last), the third the rules of the last page. The columns of the second and the third are the
+    type, those of `_OF_RULE`, the last key, and the number of schedules that are neither paused nor ended.
     """
     c = table.c
     is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)

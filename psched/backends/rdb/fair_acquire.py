@@ -51,9 +51,9 @@ _FRESH = 1.0
 one band, without users, does not become too old.
 """
 _MOMENT = 0.05
-"""Seconds after an acquire that found some rows, but too few, in the known bands. The next such acquire after that time
-reads the list of bands again. If each such acquire read the list, the median wait of a task on PostgreSQL would be
-0.4 ms longer at 60 % load (2026-11-29).
+"""If an acquire finds some rows, but too few, in the known bands, the next such acquire that comes more than this many
+seconds later reads the list of bands again. If each such acquire read the list, the median wait of a task on PostgreSQL
+would be 0.4 ms longer at 60 % load (2026-11-29).
 """
 _MOST_USERS = 20
 """The maximum number of users in one transaction. This number is divided by the number of bands and of separately read
@@ -80,7 +80,9 @@ class FairAcquire:
         self._waiting_users = WaitingUsersQuery(self.statements)
         self._due_times = DueTimes(database, table)
         self._bands: tuple[int, ...] = (0,)
-        """The bands that the last successful reading found; at first the band without users and priority."""
+        """The bands (see `band_of`) that the last successful reading found; at first the band without users and
+        priority.
+        """
         self._bands_read_at = -math.inf
         self._too_few_since = math.inf
         """When an acquire first found too few rows after the last reading of the bands; infinity if none has."""
@@ -309,7 +311,7 @@ def _is_plain(bands: Collection[int]) -> bool:
 
 
 def _statements_in_band(dialect: type[Dialect], table: Table) -> LeaseStatements:
-    """Return statements on the rows in :of_band.
+    """Return statements on the rows in the band :of_band (see `band_of`).
 
     They find nothing if a band between :of_band and :known_above has rows.
 

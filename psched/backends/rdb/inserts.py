@@ -86,7 +86,7 @@ class RowInserts:
     def insert_within(self, connection: Connection, rows: Sequence[Mapping[str, Any]], nonce: int) -> list[str]:
         """Insert `rows` in the caller's transaction, and return the keys that existed.
 
-        Afterwards the caller calls `notify`.
+        `nonce`: the number of the call, which is written into the rows. Afterwards the caller calls `notify`.
         """
         keys = [row["key"] for row in rows]
         present = run_steps(connection, self._steps(connection, rows, keys, nonce))
@@ -104,7 +104,7 @@ class RowInserts:
         return not run_steps(connection, self._others(connection, [key], nonce))
 
     def steps(self, connection: Compilable, rows: Sequence[Mapping[str, Any]]) -> Steps[list[str]]:
-        """Insert `rows` as `insert` does, as steps in the caller's transaction. Does not write the ledger."""
+        """Insert `rows` like `insert`, but in the caller's transaction, and without writing the ledger. See `Steps`."""
         return self._steps(connection, rows, [row["key"] for row in rows], new_number())
 
     def sql(self, connection: Compilable, row: Mapping[str, Any]) -> tuple[str, Any]:
@@ -127,7 +127,7 @@ class RowInserts:
 
 
 def schedule_insert(dialect: type[Dialect], table: Table, records: LedgerWriter) -> BulkInsert:
-    """Return the INSERT of schedules. If one INSERT can write two tables, it also records the definitions."""
+    """Return the INSERT of schedules. On PostgreSQL this statement also records the definitions of the schedules."""
     columns = [table.c[name] for name in _SCHEDULE_COLUMNS]
     further = records.insert_and_record if dialect.nested_writes else None
     return BulkInsert(dialect, table, columns, partial(_schedule_values, records), further)

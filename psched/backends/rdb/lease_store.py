@@ -345,7 +345,6 @@ def new_number() -> int:
 
 
 def lease_of(row: RowMapping) -> Lease:
-    """Return the lease that is stored in a row."""
     cancelled = bool(row.get("cancel_requested", False))
     paused = row.get("paused_from") is not None and row.get("paused_until") is None
     return Lease(row["key"], row["fence"], row["due"] / 1000, cancelled, row["claim"], row["nonce"], paused=paused)

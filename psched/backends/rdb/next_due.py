@@ -80,7 +80,7 @@ class DueTimes:
         return sorted(earliest, key=lambda name: (earliest[name], name))
 
     def bands(self, connection: sa.Connection) -> tuple[int, ...]:
-        """Return the bands that have rows, the highest first."""
+        """Return the bands (see `band_of`) that have rows, the highest first."""
         rows = self._in_each_band(connection, None)
         return tuple(sorted({row[1] for row in rows} - {None}, reverse=True))
 

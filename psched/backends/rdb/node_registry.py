@@ -1,4 +1,4 @@
-"""The table `psched_nodes`: the workers that are alive, the types that they route, and the tasks that they run."""
+"""The table `psched_nodes`: when each node was last seen, the types that it routes, and the tasks that it runs."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def nodes_table() -> Table:
 
 
 class RdbNodes:
-    """Implements `Nodes` for one table of rows."""
+    """Implements `Nodes` for one table of schedules or tasks."""
 
     def __init__(self, database: Database, table: str) -> None:
-        """`table`: the name of the table of the rows."""
+        """`table`: the name of the table of schedules or tasks."""
         self._database = database
         self._table_name = table
         self._nodes = nodes_table()

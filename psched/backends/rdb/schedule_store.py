@@ -166,9 +166,9 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         only(self._settle_many(self._park, RELEASED, [lease], until, values={"parked_until": milliseconds(due)}))
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Advance schedules in transactions of `BATCH`.
+        """Advance schedules in transactions of up to `BATCH` schedules.
 
-        If some schedules of a transaction were changed, advance one by one.
+        If a schedule of a transaction was changed, advances the schedules of this transaction one by one.
         """
         answers: builtins.list[ScheduleRow | ScheduleError | None] = []
         for start in range(0, len(steps), BATCH):

@@ -133,7 +133,7 @@ def _add_full_indexes(queue: sa.Table) -> None:
 
 
 USER_BAND = 1000
-"""Added to the priority to get the band of tasks with user. It is more than twice any priority."""
+"""What `band_of` adds to the priority of a task with user. It is more than twice any priority."""
 ABOVE_ALL_BANDS = 2 * USER_BAND
 
 
@@ -299,7 +299,7 @@ def band_of(user: str | None, priority: int) -> int:
 
 
 def has_users(band: int) -> bool:
-    """Return whether the rows of a band have users."""
+    """Return whether the rows of a band (see `band_of`) have users."""
     return band > USER_BAND // 2
 
 

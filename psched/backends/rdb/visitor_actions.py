@@ -37,7 +37,7 @@ def actions_table() -> sa.Table:
 
 
 class RdbVisitorActions:
-    """Implements `VisitorActions` for one table of rows."""
+    """Implements `VisitorActions` for one table of schedules or tasks."""
 
     def __init__(self, database: Database, table: str) -> None:
         """`table`: the name of the table whose schedules or tasks the visitors act on."""

@@ -234,7 +234,7 @@ class WaitingUsersQuery:
         enough: int,
         seen: Iterable[WaitingUser] = (),
     ) -> list[WaitingUser]:
-        """Return users with due rows in `bands` that may run more tasks.
+        """Return users that have due rows in `bands` (see `band_of`), and that may run more tasks.
 
         If many rows are due, not all of these users are returned. If all due rows are without user, no user is
         returned.

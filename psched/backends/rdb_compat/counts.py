@@ -40,7 +40,7 @@ class CompatCounts:
 
 
 class CompatScheduleCounts(CompatCounts):
-    """Implements `ScheduleCounts`. The table shows neither runs, failures nor pauses."""
+    """Implements `ScheduleCounts`. The table does not show which schedules run, have failed or are paused."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
         timeout = self._table.c.timeout

@@ -132,7 +132,10 @@ class CompatLeaseStore(SqlStore):
         return claims
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return the seconds until a row is due, or None without such a row. Ignores rows of other workers."""
+        """Return the seconds until a row is due, or None without such a row.
+
+        Ignores rows that are remembered as rows of other workers.
+        """
         _refuse(types)
         if self._left_rows.refresh(accepts):
             return self._database.run(self._next_due_of_ours)
@@ -226,7 +229,7 @@ class CompatLeaseStore(SqlStore):
         return [row for row in rows if not insert(connection, self._table, row)]
 
     def _older_keys(self, connection: Connection, present: Sequence[Mapping[str, Any]], uncertain: bool) -> list[str]:
-        """Return the keys that existed before the call. `uncertain`: an earlier attempt may have inserted keys."""
+        """Return the keys that existed before the call. `uncertain`: whether an earlier attempt may have inserted."""
         return [row["id"] for row in present if not (uncertain and self._is_written(connection, row))]
 
     def _is_written(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
@@ -527,7 +530,7 @@ class Fence(NamedTuple):
     def lease(self, row: RowMapping, end: int) -> Lease:
         """Return the lease on `row` that ends at `end`.
 
-        The lease also says whether cancellation of the task was requested: then `created_at` is 0.
+        A `created_at` of 0 means that cancellation of the task was requested. The lease says this, too.
         """
         is_cancelled = "created_at" in row and row["created_at"] == 0
         return Lease(row["id"], self.occurrence * _SHIFT + end, float(end), is_cancelled)

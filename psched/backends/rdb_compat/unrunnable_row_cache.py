@@ -18,7 +18,9 @@ _REMEMBERED = 100_000
 _FORGOTTEN = 60.0
 """Seconds after which a remembered row is read again, because its data or rule may have changed."""
 _REPORTED = 10_000
-"""The maximum number of keys whose problem is remembered, so that it is logged only once. The oldest are forgotten."""
+"""The maximum number of keys whose problem is remembered, so that each problem is logged once. The oldest are
+forgotten.
+"""
 
 
 class RowsNotRunHere:
@@ -33,7 +35,7 @@ class RowsNotRunHere:
         fork_safety.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """In a forked process, make a new lock, because a thread of the parent may hold the old one."""
+        """In a forked process, make a new lock, because a thread of the parent may hold the old lock."""
         self._lock = threading.Lock()
 
     def refresh(self, accepts: Accepts | None) -> bool:

@@ -150,13 +150,13 @@ class BulkInsert:
     def execute(self, connection: sa.Connection, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> int:
         """Insert the rows whose keys are new, and return their number.
 
-        The number may be too small if the server does not count new rows. `values`: other parameters. Needs a
-        transaction of the caller for more than one row.
+        The number may be too small if the server does not count new rows. `values`: other parameters. For more than one
+        row, the caller must have begun a transaction.
         """
         return run_steps(connection, self.steps(connection, rows, values))
 
     def steps(self, connection: Compilable, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> Steps[int]:
-        """Do what `execute` does, as steps for connections like `connection`."""
+        """Do what `execute` does, as a generator of statements for connections like `connection`; see `Steps`."""
         inserted = 0
         for page in _pages(rows):
             inserted += yield from self._insert(connection, page, values)

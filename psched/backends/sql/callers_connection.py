@@ -184,7 +184,7 @@ class CallersConnections:
         return run_steps(connection, self._checked(connection, steps))
 
     async def run_async(self, given: Any, steps: Callable[[Compilable], Steps[T]]) -> T:
-        """Do the same as `run`, for a connection whose statements are awaited."""
+        """Do what `run` does, for a connection whose statements are awaited."""
         names = _names(given)
         driver = _find(_ASYNC_DRIVERS, given)
         if driver is None and not any(name in _ASYNC_SQLALCHEMY for name in names):

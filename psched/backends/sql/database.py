@@ -295,7 +295,7 @@ class Database:
 
     @contextmanager
     def patient(self) -> Iterator[Database]:
-        """Yield the same database with limits of up to an hour for a statement: creating an index may take long."""
+        """Yield this database with limits of up to an hour for a statement, because creating an index may take long."""
         dialect = self.dialect
         if dialect.ephemeral:
             yield self

@@ -30,8 +30,8 @@ _OLDEST = now_ms() - sa.bindparam("age", type_=sa.BigInteger)
 _ALL = 2**62
 """A number larger than any time."""
 _KEYS = 30
-"""The maximum number of keys that one statement reads. It is small, because the statement examines every change of
-these schedules, and a schedule may have many changes.
+"""The maximum number of keys that one statement reads. It is small, because the statement examines every change of the
+schedules with these keys, and a schedule may have many changes.
 """
 _EXAMINED = 10_000
 """How many entries one statement examines to find the last entries of some definitions."""
@@ -90,7 +90,7 @@ def changes_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
     """Return the table of definition changes, with one row for each version of a schedule.
 
     `number`: the number of the call that made the change. If the answer to a call is lost, the call finds its change by
-    this number. `paused_from` and `paused_until`: the last pause of the schedule at that time.
+    this number. `paused_from` and `paused_until`: the last pause of the schedule at the time of the change.
     """
     return sa.Table(
         f"{checked_name(schedules)}_changes",

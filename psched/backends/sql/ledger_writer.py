@@ -126,7 +126,7 @@ class LedgerWriter:
     def insert_added(
         self, change: Mapping[str, Any], connection: sa.Connection, keys: Sequence[str], nonce: int
     ) -> None:
-        """Record the definitions of schedules that were just added under `nonce`.
+        """Record the definitions of schedules that the call with the number `nonce` has just added.
 
         `change`: the result of `change_parameters`.
         """

@@ -241,7 +241,10 @@ class MySQLDialect(Dialect):
         return self.code(error) in _REFUSED
 
     def joined(self, connection: Connection, first: str, second: str) -> str | None:
-        """Return a compound statement. Outside of stored programs, only MariaDB can execute one."""
+        """Return a compound statement for MariaDB. Return None for MySQL.
+
+        MySQL executes such statements only in stored programs.
+        """
         return "".join((_BEGIN, first, _THEN, second, _END)) if _is_mariadb(connection) else None
 
     def locating(self, table: str) -> str:
@@ -281,7 +284,7 @@ class MySQLDialect(Dialect):
         return f"{'MariaDB' if _is_mariadb(connection) else 'MySQL'} {found}"
 
     def pooler_finding(self, run: Callable[..., Any], connect: Callable[[], Any]) -> Finding | None:
-        """Return the finding about settings of the server. With `pooler: transaction`, psched itself sets none."""
+        """Return the finding about the server's settings if `pooler: transaction` keeps psched from setting its own."""
         if self.pooler != "transaction":
             return None
         with closing(connect()) as connection, connection.cursor() as cursor:

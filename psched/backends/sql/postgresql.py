@@ -142,8 +142,8 @@ class PostgreSQLDialect(Dialect):
     def init_lock(self, connect: Callable[[], Any]) -> Iterator[None]:
         """Hold an advisory lock in a transaction. Such a lock also works behind a pooler.
 
-        Each attempt is a short transaction: building an index waits for all open transactions, so also for one that
-        waits for this lock.
+        Each attempt is a short transaction, because building an index waits for all open transactions, even for one
+        that waits for this lock.
         """
         with closing(connect()) as connection, connection.cursor() as cursor:
             while True:

@@ -144,7 +144,6 @@ class Schema:
                 connection.execute(statement)
 
     def _changes(self, connection: sa.Connection) -> list[upgrades.UpgradeStatement]:
-        """Return the changes that existing tables need."""
         dialect = connection.dialect
         with self._database.transaction(connection):  # so that no other session drops a table meanwhile
             missing = self._missing_indexes(connection)
@@ -240,12 +239,10 @@ class Schema:
 
 
 def _creation(table: sa.Table) -> list[CreateTable | CreateIndex]:
-    """Return the statements that create a table."""
     return [CreateTable(table), *map(CreateIndex, sorted(table.indexes, key=lambda index: str(index.name)))]
 
 
 def creation(tables: Sequence[sa.Table], dialect: sa.Dialect) -> list[str]:
-    """Return the SQL that creates `tables`."""
     made = (str(statement.compile(dialect=dialect)) for table in tables for statement in _creation(table))
     return [" ".join(sql.split()) for sql in made]
 

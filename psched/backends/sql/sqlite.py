@@ -180,8 +180,7 @@ class SQLiteDialect(Dialect):
 _LEAST_ROOM = 1_000_000
 """How many bytes `psched doctor` must be able to write to the disk of the database."""
 _STEPS = 10_000
-"""How many instructions SQLite's virtual machine executes between two checks of the clock. They take less than a
-millisecond.
+"""How many instructions SQLite's virtual machine executes, in less than a millisecond, between two checks of the clock.
 """
 
 

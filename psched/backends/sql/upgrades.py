@@ -115,7 +115,7 @@ def add_index(index: sa.Index, dialect: sa.Dialect) -> str:
 
 
 def offline(sql: str) -> str:
-    """Return the same statement in a form that is allowed while no other client uses the table."""
+    """Return the statement `sql` without the clauses that forbid the server to copy or lock the table."""
     return sql.removesuffix(_INSTANT).removesuffix(_INPLACE)
 
 
