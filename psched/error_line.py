@@ -38,7 +38,7 @@ def shortened(error: str, longest: int) -> str:
 def exception_line(text: str) -> str | None:
     """Return the type and the first line of the message of the exception in `text`; None without a traceback.
 
-    Of several chained exceptions, the one raised last is returned.
+    If there are several chained exceptions, this is the exception that was raised last.
     """
     lines = text.splitlines()
     chained = [number for number, line in enumerate(lines) if line.strip().startswith(_CHAINED)]

@@ -46,7 +46,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def post(request: Request) -> None:
-    """Send one request, through the proxies that the environment names. Raises RequestError; its text omits the URL."""
+    """Send one request, through the proxies that the environment names. Raises RequestError without the URL."""
     headers = {"User-Agent": _USER_AGENT, **request.headers}
     sent = urllib.request.Request(request.url, request.body, headers, method="POST")  # noqa: S310 – the URL is http or https
     opener = urllib.request.build_opener(_NoRedirects)

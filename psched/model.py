@@ -57,8 +57,9 @@ class Backfill:
     """What one row of a backfill runs: the occurrences of `schedule` (a key) that are in `spans`.
 
     - `spans`: sorted by time.
-    - `reverse`: the last occurrence runs first.
-    - `cancelled`: the backfill was cancelled; the occurrences that had not run were removed from `spans`.
+    - `reverse`: whether the last occurrence runs first.
+    - `cancelled`: whether the backfill was cancelled. If so, the occurrences that had not run were removed from
+      `spans`.
     """
 
     schedule: str
@@ -198,7 +199,7 @@ NO_OCCURRENCE = 253_370_851_200
 
 @dataclass(frozen=True)  # without slots, for `quick_replace`
 class ScheduleRow:
-    """One schedule, as read from the store. `Row` describes the fields that a queue task has, too.
+    """One schedule, as read from the store. `Row` describes the fields that queue tasks have, too.
 
     - `next_time`, `next_run_time`: the next occurrence (unix seconds), and when it is due or its lease ends. Both are
       `NO_OCCURRENCE` if the rule has no further occurrence.

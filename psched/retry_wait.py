@@ -32,8 +32,8 @@ def check_attempts(name: str, most: object) -> None:
 class Backoff:
     """Waits that grow: `first` seconds after the first attempt, `factor` times as long after each further attempt.
 
-    No wait is longer than `limit` seconds. `jitter` is the random part of a wait (0.2: from 80 % to 100 % of it), so
-    that runs that failed together are not retried together. Raises ValueError.
+    No wait is longer than `limit` seconds. `jitter` is the random part of a wait: with 0.2, a wait takes 80 % to 100 %
+    of its length, so that runs that failed together are not retried together. Raises ValueError.
     """
 
     first: float = 1.0
@@ -78,7 +78,7 @@ class Backoff:
 def backoff(first: float = 1.0, *, factor: float = 2.0, maximum: float = 300.0, jitter: float = 0.2) -> Backoff:
     """Return a growing `retry_wait`: `first` seconds after the first attempt, then `factor` times as long each time.
 
-    No wait is longer than `maximum` seconds. `jitter` is the random part of a wait (0.2: from 80 % to 100 % of it).
-    Raises ValueError.
+    No wait is longer than `maximum` seconds. `jitter` is the random part of a wait: with 0.2, a wait takes 80 % to 100
+    % of its length. Raises ValueError.
     """
     return Backoff(first, factor, maximum, jitter)

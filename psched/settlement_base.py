@@ -121,7 +121,8 @@ class Settlement(ABC):
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """Return after how many attempts the row has failed for good; None means never.
 
-        Return the limit of the row itself, else `max_attempts` (the limit of its type), else the configured limit.
+        The limit of the row itself takes precedence, then `max_attempts` (the limit of its type), then the configured
+        limit.
         """
         own = row.policy.max_attempts if isinstance(row, ScheduleRow) else row.max_attempts
         if own is None:

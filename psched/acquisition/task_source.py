@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 _MAINTENANCE_INTERVAL = 1.0
 """Seconds between two deletions of old rows while tasks run."""
 _MAINTENANCE_SECONDS = 0.05
-"""The maximum number of seconds by which deleting old rows may delay a poll. Only the last statement may take
-longer."""
+"""How many seconds deleting old rows may delay a poll. After this time no further statement begins."""
 _MAX_ACQUIRE = 100_000
 _GROWTH = 4
 _LARGEST = 500

@@ -1,1 +1,1 @@
-"""The forked child process: start, heartbeat, standby and end. psched.execution runs its tasks."""
+"""The forked child process: its start, its heartbeats and its end. psched.execution runs its tasks."""

@@ -240,7 +240,7 @@ class LazyHandlerChild(ChildRole):
         self._stops: list[tuple[bool, float | None]] = []
 
     def run(self) -> None:
-        """Wait for a task, then work. Even a stopped child opens its stores: it must return tasks that have arrived."""
+        """Wait for a task, then work. Even a stopped child opens its stores, to return tasks that have arrived."""
         self._connection.wait_for_tasks(self._stopping)
         child = self._open()
         with self._lock:

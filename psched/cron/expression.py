@@ -142,7 +142,7 @@ class DayRule:
     """The combined meaning of the fields day and weekday."""
 
     day: str
-    """The text of the field, in lower case."""
+    """The text of the field day, in lower case."""
     weekday: str
     days: frozenset[int]
     last_day: bool

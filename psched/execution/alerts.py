@@ -190,8 +190,6 @@ class OverdueAlerter(AlertThread):
 
 
 class FailureReporter(AlertThread):
-    """Reports failed runs of one section."""
-
     def __init__(
         self,
         section: str,

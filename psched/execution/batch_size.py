@@ -36,7 +36,7 @@ class BatchSizer:
         self._size = number
         self._durations: dict[str, float] = {}
         self.expected: Callable[[str], float | None] = self._durations.get
-        """Returns how many seconds a run of this type is expected to take; None before the first run."""
+        """Returns how many seconds a run of a type is expected to take; None before the first run."""
 
     def limit(self) -> int:
         return self._size
@@ -103,9 +103,9 @@ class AdaptiveBatchSizer(BatchSizer):
         return len(types)
 
     def observe_run(self, type: str, seconds: float, count: int = 1) -> None:
-        """Update the expected durations: runs took `seconds` each.
+        """Update the expected duration of this type: `count` runs took `seconds` each.
 
-        An unexpectedly slow run makes the next batch small.
+        If the runs were unexpectedly slow, the next batch is small.
         """
         if seconds > TOO_LONG:
             self._was_slow = True

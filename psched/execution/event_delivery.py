@@ -174,8 +174,6 @@ class EventThread(threading.Thread):
 
 
 class LedgerEvents:
-    """Sends the entries of a ledger."""
-
     def __init__(self, ledger: Ledger, table: str, clock: Clock) -> None:
         self._ledger = ledger
         self._table = table

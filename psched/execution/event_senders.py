@@ -12,8 +12,6 @@ from psched.store import LeaseStore
 
 
 class Sender(Protocol):
-    """Sends events to one receiver."""
-
     name: str
     """The name of the receiver's watermark. It contains no secret."""
 

@@ -49,7 +49,8 @@ _LARGEST_MESSAGE = 1 << 20
 returns the other rows in pieces of 0.2 MB, with a pause of some milliseconds after each piece. Without this limit, rows
 of 100 kB waited up to 110 ms for an idle child; with it, at most 40 ms (29 November 2026)."""
 _FITS = 1 << 16
-"""A row of this many bytes fits into the buffer of a socket. A busy child would read a larger row in pieces."""
+"""Bytes. If rows are larger than this on average, none is sent in advance: such a row does not fit into the buffer of a
+socket, so a busy child would read it in pieces."""
 _DEVIATIONS = 4
 """A run is expected to end within the average duration of its type plus this many average deviations."""
 _PATIENCE = 0.25

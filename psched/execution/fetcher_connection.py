@@ -30,8 +30,6 @@ _LONGEST_PAUSE = 60.0
 
 
 class TaskReceiver(Protocol):
-    """Receives the tasks of one section."""
-
     name: str
     source: TaskSource
 

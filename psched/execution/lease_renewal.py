@@ -95,7 +95,7 @@ class LeaseRenewer(PeriodicThread):
     def _due_length(self, source: TaskSource, task: Task, now: float) -> float:
         """Return how many seconds the lease of the task should last.
 
-        While the run is new or waits to be settled, this is the short prefetch lease, else the full `lease_time`.
+        This is the short prefetch lease while the run is new or waits to be settled, else the full `lease_time`.
         """
         if task.started and (task.concluded or now < task.begun_at + min(self._renewal_interval, _BRIEF)):
             return min(task.lease_time, source.times.lease_time(started=False))

@@ -33,7 +33,7 @@ class OpenSection:
     def give_back(self, dead: DeadChild, claims: Mapping[str, int] | None = None) -> None:
         """Release leases of a dead child in this section: all leases of the child's holder, or only those in `claims`.
 
-        `claims`: keys with `Lease.claim`. Raises the driver's errors.
+        `claims`: for the key of each lease, its `Lease.claim`. Raises the driver's errors.
         """
         suspects = dead.suspects(self.name)
         if claims is not None and not claims:

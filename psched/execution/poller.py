@@ -177,7 +177,6 @@ class RowPoller(Generic[Row_co]):
     def __init__(
         self, name: str, source: PolledSource[Row_co], prefetch: BatchSizer, timer: PollTimer, types: ClaimableTypes
     ) -> None:
-        """`types`: the types to acquire."""
         self.name = name
         self._polled = source
         self.prefetch = prefetch
@@ -325,7 +324,7 @@ class RowPoller(Generic[Row_co]):
         self.report_trouble(error)
 
     def _refused(self, message: str) -> None:
-        """Wait longer after each refused login, because databases lock accounts after several of them."""
+        """Wait longer after each refused login, because databases lock an account after several refused logins."""
         pause = min(2.0 ** min(self._failures - 1, 10), _LONGEST_REFUSED_PAUSE)
         self._timer.back_off_for(pause)
         if message != self._message or self._failed_at >= self._reminded + _REMINDER:

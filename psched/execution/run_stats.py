@@ -104,7 +104,6 @@ class RunCounts:
                 self._count(minute, runs)
 
     def _count(self, minute: int, runs: SettledRuns) -> None:
-        """Count runs that ended in one minute."""
         for type_, outcome, number, durations, waits in runs:
             sums = self._sums(minute, type_, outcome)
             sums[RUNS] += number

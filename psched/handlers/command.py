@@ -107,7 +107,7 @@ class CommandDefaults:
 
 @frozen(kw_only=True)
 class CommandOptions(CommandDefaults):
-    """The data of a task."""
+    """The options of one program, given in the data of a task."""
 
     argv: Annotated[list[str] | None, Check(list_of(_argument))] = None
     shell: Annotated[bool, Check(flag)] = False
@@ -208,7 +208,7 @@ class CommandHandler(Base):
 
 
 class Command(Dispatch):
-    """The application. It handles tasks of the type `command` and of all types that begin with `command.`."""
+    """The application that runs programs, for the type `command` and all types that begin with `command.`."""
 
     routes: ClassVar[Routes] = {re.compile(r"^command(\.|\Z)"): CommandHandler}
 

@@ -208,7 +208,6 @@ class CounterFile:
         return False
 
     def unmap(self, but: CounterBlock | None = None) -> None:
-        """Unmap all blocks except `but`."""
         for block in self._blocks.values():
             if block is not but:
                 block.close()

@@ -50,8 +50,8 @@ class RequestStatus:
 class PendingWorker:
     number: int
     fork_at: float | None
-    """When the worker will be forked, by the monotonic clock that all processes of a host share. None: it was forked.
-    """
+    """When the worker will be forked, by the monotonic clock that all processes of a host share. None: the worker has
+    been forked."""
     last_end: str
     """How the previous worker ended ("was killed by SIGSEGV"). Empty if there was no previous worker, or its end was
     orderly."""

@@ -147,7 +147,7 @@ def signal_running(path: Path, number: int) -> int | None:
 
 
 def is_stale(path: Path) -> bool:
-    """Return whether a process that died left the file: the file contains a pid, and is not locked."""
+    """Return whether the file belongs to a process that has died: it contains a pid, and is not locked."""
     with _opened(path) as descriptor:
         if descriptor is None or not _lock(descriptor, fcntl.LOCK_SH, 0):
             return False
