@@ -101,7 +101,7 @@ class UnreportedFailures(Protocol):
     """The failures of one table that still have to be reported. Methods may be called from any thread."""
 
     def claim(self, seconds: float) -> UnreportedFailure | None:
-        """Return a failure, or None. No other caller gets this failure for `seconds`."""
+        """Return a failure to report, or None. For `seconds`, no other caller gets this failure."""
 
     def mark_reported(self, failure: UnreportedFailure) -> None:
         """Delete a reported failure. Idempotent."""

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 class StoredCalendar(NamedTuple):
     """A stored calendar.
 
-    `version` grows by one with each change of the calendar with this name, even if it was deleted in between.
+    `version` grows by one with each change of the calendar with this name, even if the calendar was deleted in between.
 
     `content`: JSON, or None for a deleted calendar. `changed`: unix seconds, by the database's clock.
     """

@@ -189,7 +189,7 @@ class LeaseStore(ABC):
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now.
 
-        Return the new leases in order, with None for a lost lease.
+        Return the new leases in the order of `leases`, with None for a lost lease.
 
         `begun`: whether to record that the runs have begun, so that these attempts count no matter how the leases end.
         """

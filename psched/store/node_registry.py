@@ -1,4 +1,4 @@
-"""The registry of nodes: which worker processes are alive, which types they route, and what they are running."""
+"""The registry of nodes: which nodes are alive, which types they route, and what they are running."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FORGOTTEN = 86_400.0
 class NodeRun(NamedTuple):
     """One task in progress.
 
-    `since`: when the task began: unix seconds by the database's clock in a `Node`, boottime seconds for
-    `encode_processes`.
+    `since`: when the task began. In a `Node`, unix seconds by the database's clock; for `encode_processes`, boottime
+    seconds.
     """
 
     section: str

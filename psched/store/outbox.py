@@ -1,6 +1,7 @@
 """The contract of the outbox: events that the database keeps until a receiver has accepted them.
 
-The end of a queue task is written in the transaction that retires the task. Alerts are written when they are reported.
+The event for the end of a queue task is written in the transaction that retires the task. The event for an alert is
+written when the alert is reported.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LONGEST_ERROR = 2000
 class PendingEvent(NamedTuple):
     """An event that waits to be sent. `at`: when it was written (unix seconds). `place`: a unique id.
 
-    `facts`: {} if the stored text is not a JSON object.
+    `facts`: the fields of the event; {} if the stored text is not a JSON object.
     """
 
     place: str

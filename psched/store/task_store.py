@@ -158,7 +158,7 @@ class TaskStore(LeaseStore):
 
 
 def check_wanted(row: TaskRow, wanted: TaskFilter, status_too: bool = True) -> None:
-    """Raise ScheduleError unless a task has the type, user and status of `wanted`.
+    """Raise ScheduleError for a task that does not have the type, user and status of `wanted`.
 
     A store that compares the status while it writes passes False as `status_too`.
     """

@@ -31,7 +31,7 @@ and so not in the index.
 def user_column(queue: sa.Table, name: str) -> sa.ColumnElement[Any]:
     """Return the column `band`, `due` or `holder` of the indexes of tasks with user.
 
-    For tasks without user the column is NULL, unless the database has partial indexes.
+    On a database without partial indexes, the column is NULL for tasks without user.
     """
     return queue.c.get(f"user_{name}", queue.c[name])
 

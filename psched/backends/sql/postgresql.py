@@ -216,8 +216,8 @@ class PostgreSQLDialect(Dialect):
         """Set up the session. Behind a pooler, set up each transaction, because other clients may share the session.
 
         The planner must read due rows by their index, even in a table that was never analysed. So other plans are
-        disabled, except for readers. A penalised plan looks expensive enough for jit, which would cost 100 ms, so jit
-        is disabled too.
+        disabled, except for readers. If PostgreSQL must use a disabled plan, the plan looks so expensive that
+        PostgreSQL would compile it (jit), which takes 100 ms. So jit is disabled, too.
         """
         settings = {
             "statement_timeout": f"{self.timeouts.statement * 1000:.0f}",
