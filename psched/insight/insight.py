@@ -64,7 +64,6 @@ class Insight:
         self.close()
 
     def overview(self) -> Overview:
-        """Return an overview of all sections."""
         return Overview(
             {} if self.schedules is None else self.schedules.counts(),
             {} if self.tasks is None else self.tasks.counts(),

@@ -268,7 +268,6 @@ class ScheduleInsight(TableInsight):
 
     @property
     def cron_dialect(self) -> CronDialect:
-        """The dialect in which cron expressions are read."""
         return self._schedules.cron_dialect
 
     def overdue(self, limit: int = 50) -> list[ScheduleRow]:

@@ -71,7 +71,10 @@ class Registration:
 
 
 def expression_of(cron: str | None, every: Every | None, at: At | None, timezone: str) -> str:
-    """Return the expression for the one given value: a cron expression, an interval or a time. Raises ValueError."""
+    """Return the cron expression for the given argument: `cron`, `every` or `at`.
+
+    Raises ValueError, also if not exactly one of them is given.
+    """
     given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
     if len(given) != 1:
         names = ", ".join(given) or "none of them"

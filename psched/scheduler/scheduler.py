@@ -359,8 +359,8 @@ class Scheduler:
         Any instance that has bound `name` runs the task. Without `retry` the task starts at most once. With `retry` it
         starts again, `retry_timeout` seconds (None: 60) after it failed or its process died, until a handler succeeds.
 
-        `data`: any JSON value, given by position or keyword. By position, a mapping whose names are all options of
-        schedule-mq is refused, because psched takes options as keywords.
+        `data`: any JSON value, given by position or keyword. A mapping that is given by position is refused if all its
+        names are options of schedule-mq, because psched takes options as keywords.
 
         Raises:
             ScheduleError: the scheduler was started before this process was forked.

@@ -100,8 +100,8 @@ class MissedOccurrences:
     def _finish_abandoned(self, name: str, start: float) -> None:
         """Acquire the occurrence of a dead worker, if the occurrence's lease has ended.
 
-        If it was due more than the grace time before `start`, finish it without submitting a task. Otherwise release
-        it.
+        If the occurrence was due more than the grace time before `start`, finish it without submitting a task.
+        Otherwise release it.
         """
         task = self.schedules.poll([name])
         if task is not None:

@@ -28,7 +28,7 @@ STATS_RETENTION = 7 * 86400.0
 entries of each schedule."""
 _LEDGER = {"ledger_retention": 7 * 86400, "ledger_count": 1000}
 _MAX_CONNECTIONS = 10
-"""How many connections of each table stay open, for any number of threads."""
+"""The maximum number of connections of each table that stay open, however many threads there are."""
 _MAX_STEM = 36
 _REDIS = ("redis", "rediss", "unix")
 
@@ -59,13 +59,13 @@ class OpenStores:
             self._users += 1
 
     def end_use(self) -> None:
-        """End one use. If `close` was called in the meantime, the last use closes the connections."""
+        """End one use. If `close` was called meanwhile, the end of the last use closes the connections."""
         with self._lock:
             self._users -= 1
         self._close_if_unused()
 
     def close(self) -> None:
-        """Close every connection, now or at the last `end_use`. May be called repeatedly."""
+        """Close every connection: now, or at the end of the last use. May be called repeatedly."""
         self._close_requested = True
         self._close_if_unused()
 
@@ -144,9 +144,9 @@ def scheduler_settings(
 def table_stem(prefix: object) -> str:
     """Return the beginning of the table names for a prefix, such as `_schedule_mq` for `_schedule_mq:`.
 
-    Characters that are not allowed in table names are replaced, and long prefixes are cut; then a digest is appended,
-    so that different prefixes have different names. Raises ConfigError unless the prefix is text with a character other
-    than `:`.
+    Characters that are not allowed in table names are replaced, and long prefixes are cut. In both cases a digest is
+    appended, so that different prefixes have different names. Raises ConfigError if the prefix is not text, or has no
+    character other than `:`.
     """
     if not isinstance(prefix, str) or not prefix.strip(":"):
         raise ConfigError(f"prefix: expected text with a character other than ':', got {prefix!r}")

@@ -27,12 +27,12 @@ class OptionDifference:
 
 
 def definition_of(row: ScheduleRow) -> NewSchedule:
-    """Return the declaration of a schedule that is equal to this row."""
+    """Return the definition of the schedule in this row."""
     return _definition(row, row.data)
 
 
 def recorded_definition(change: Change) -> NewSchedule | None:
-    """Return the definition after a change in the ledger; None if the ledger kept no data."""
+    """Return the definition after a change in the ledger; None if the ledger kept no data of the schedule."""
     return None if change.data is None else _definition(change, decode(change.data))
 
 

@@ -27,7 +27,7 @@ SPAN = DAYS * 86400
 SHOWN = 3
 """How many runs of a schedule are listed. Further runs are counted."""
 CROWDED = 50
-"""The least number of runs in one minute that is reported."""
+"""A minute is reported if at least this many runs begin in it."""
 _MOST_LISTED = 20_160
 """The maximum number of runs of one schedule in the period (one every 30 s) that are compared one by one."""
 _FEW = 1000

@@ -236,9 +236,9 @@ def _call(task: Task, application: Application) -> None:
 def _off_the_event_loop(call: Callable[[], None], close: Callable[[], None]) -> None:
     """Call `call` in the main thread, or in a new thread that finally calls `close`.
 
-    A new thread is needed if an event loop runs in this thread, because `async def` handlers need their own loop;
-    meanwhile that loop stands still. A new thread is also used for a thread that may end before the fixtures do, such
-    as that of `asubmit`.
+    A new thread is needed if an event loop runs in this thread, because `async def` handlers need their own loop. The
+    loop of this thread stands still meanwhile. A new thread is also needed if this thread may end before the fixtures
+    do, such as the thread of `asubmit`.
     """
     if current_thread() is main_thread() and not _in_event_loop():
         call()

@@ -26,7 +26,7 @@ from psched.testing.open_tables import OpenTables
 _HUNG = 30.0
 """Seconds after which a process counts as hanging."""
 _MORE_RUNS = 8
-"""With a plan of n faults, at most this number plus 2 * n runs of a pass may fail, or end with their process."""
+"""In a pass with n faults, at most this number plus 2 * n runs may fail, or end with their process."""
 _MOST_RUNS = 1000
 """The maximum number of runs of one pass. Without this limit, a pass of tasks that submit themselves would never end.
 """
@@ -172,7 +172,7 @@ class FaultTest:
         )
 
     def _problem(self, clean: Record, record: Record) -> str | None:
-        """Return what differs from the clean run, or None."""
+        """Return how a pass with faults differs from the pass without faults; None if it does not."""
         parts = []
         if record.after != clean.after:
             parts.append(_difference(clean.after, record.after, "without faults", "without faults"))

@@ -36,11 +36,12 @@ def faults(
 ) -> Callable[[Test], Test]:
     """Run the tasks of a test function without faults, then with faults, and compare the results.
 
-    The test function prepares data and submits tasks to `psched_queue`. Their handlers run in forked processes, as in a
-    daemon: first without faults; then with each single fault, which is SIGKILL right before or right after a commit of
-    a handler, a second delivery of a task, or a lease lost while the handler runs; then with random sequences of these
-    faults. After a fault, every task runs again until it is done. A handler is not idempotent if its tasks leave a
-    different state with a fault than without. Then the test fails, and shows the fault, the commit and the difference.
+    The test function prepares data and submits tasks to `psched_queue`. The handlers of these tasks run in forked
+    processes, as in a daemon: first without faults, then with each single fault, then with random sequences of faults.
+    A fault is SIGKILL right before or right after a commit of a handler, a second delivery of a task, or a lease lost
+    while the handler runs. After a fault, every task runs again until it is done. If the tasks leave a different state
+    with a fault than without, their handler is not idempotent. Then the test fails, and shows the fault, the commit and
+    the difference.
 
     `state` returns the state that the handlers should leave. It must read this state from where other processes wrote
     it: rows, files, `psched_effects`. `reset` undoes that state. It is called before each run of the test function, and

@@ -106,7 +106,6 @@ class FaultyProcess:
                 self._pid = None
 
     def resume(self) -> None:
-        """Let the stopped process continue."""
         if self._pid is not None:
             os.kill(self._pid, signal.SIGCONT)
 

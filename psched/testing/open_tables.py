@@ -81,7 +81,10 @@ class OpenTables:
         return [table for table in (self._schedules, self._queue) if table is not None]
 
     def open_queue(self, role: str) -> Queue:
-        """Return another client of the queue, which counts as another worker. Raises ConfigError."""
+        """Return another client of the queue, which counts as another worker. Raises ConfigError.
+
+        `role`: distinguishes the names of such workers.
+        """
         section = self.settings.queue
         if section is None:
             raise ConfigError("psched_queue: psched_config has no section `queue:`; add it")

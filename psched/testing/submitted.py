@@ -12,7 +12,7 @@ from psched.model import TaskRow
 from psched.queue.queue import Queue
 
 Wanted = TaskFunction[..., Any] | Submission[..., Any] | str
-"""A task function, the result of its `using`, or a type."""
+"""The tasks that an assertion looks for: a task function, the result of its `using`, or a type."""
 
 _OPTIONS = ("key", "user", "run_at", "priority", "max_running", "max_attempts", "headers")
 """Options of `using` that a task keeps under the same name."""
