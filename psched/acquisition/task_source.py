@@ -31,7 +31,7 @@ _MAX_ACQUIRE = 100_000
 _GROWTH = 4
 _LARGEST = 500
 """If none of the acquired rows can be run, a poll acquires again: `_GROWTH` times as many rows, but at most this many.
-Thousands of such rows may be due."""
+Thousands of rows that cannot be run may be due."""
 _MAX_ROUNDS = 50
 """The maximum number of acquires of one poll. A poll acquires again if none of the acquired rows can be run."""
 

@@ -66,7 +66,7 @@ class DefaultQueue:
             self._configured, self._given, self._queue = configured, given, given
 
     def provide(self, open: Callable[[], Queue]) -> None:
-        """Set a fallback: if no queue was configured at the first use, call `open` and use its result."""
+        """Set a fallback: `open` returns the queue if no queue was configured before the first use."""
         with self._lock:
             self._configured = self._configured or open
 

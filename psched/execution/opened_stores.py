@@ -65,6 +65,9 @@ def open_sections(settings: Settings, holder: str, connections: int | None = Non
 
 
 def short_lease(settings: Settings, section: Section) -> float:
-    """Return the seconds of a lease on a prefetched task. A frozen child must be killed before its leases end."""
+    """Return the seconds of a lease on a prefetched task.
+
+    The lease is so long that a frozen child is killed before its leases end.
+    """
     frozen = settings.child_heartbeat_limit + settings.child_kill_interval
     return min(section.alive_time, max(_SHORT_LEASE, frozen + 3.0))

@@ -1,7 +1,7 @@
 """Daemonize: go into the background, become the configured user, and report the outcome to `pschedd start`.
 
-The command forks. The child becomes a daemon by python-daemon: it has its own session and closed descriptors, and its
-working directory is `/`. It answers through a pipe: "ready" when its children are up, or the reason why it cannot
+`pschedd start` forks. The child becomes a daemon by python-daemon: it has its own session and closed descriptors, and
+its working directory is `/`. It answers through a pipe: "ready" when its children are up, or the reason why it cannot
 start. If the pipe ends without an answer, the daemon has died, and its log contains the reason.
 """
 

@@ -102,8 +102,8 @@ class LeaseRecovery:
         `holders`: the holders of the living children, and of the next children. A holder that is not among them belongs
         to an earlier configuration, whose last child has ended. All leases that are left of such a holder are released.
 
-        `last`: no more workers will be forked, so there is only one attempt. If it fails, all leases that are left end
-        after `alive_time`.
+        `last`: whether no more workers will be forked. Then there is only one attempt. If the attempt fails, all leases
+        that are left end after `alive_time`.
         """
         child = self._child
         if child is not None and child.gone:
