@@ -33,7 +33,7 @@ _STATE = frozenset(
 )
 """Fields of `list --json` that are not part of a definition."""
 _DUE = "timeout"
-"""For a task, `timeout` in `list --json` is not part of the definition. For a schedule, `timeout` is an option."""
+"""A field of `queue list --json` that is not part of a task's definition. (Schedules have an option `timeout`.)"""
 
 
 @click.command("json")
@@ -74,7 +74,7 @@ def import_tasks(chosen: Chosen, file: str) -> None:
 
 
 def _checked(file: str, what: str, convert: Callable[[dict[str, Any]], N], check: Callable[[N], object]) -> Iterator[N]:
-    """Yield the new rows. Raises ValueError that names the file, the row and the mistake."""
+    """Yield a row for each object in a file. Raises ValueError that names the file, the row and the mistake."""
     name, text = read_source(file)
     keys = []
     for number, found in enumerate(_objects(name, text), 1):

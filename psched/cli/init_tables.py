@@ -1,4 +1,4 @@
-"""psched init: creates, upgrades or checks the tables of every section. `psched queue init` uses it for the queue."""
+"""psched init: creates, upgrades or checks the tables of every section. `psched queue init` uses this module, too."""
 
 from __future__ import annotations
 

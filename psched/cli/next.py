@@ -24,7 +24,7 @@ from psched.schedules.skip_policy import overlap_note
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The occurrences in a time zone, and the times of their runs; `run_times` is None if these times are not known."""
+    """Occurrences, the time zone to show them in, and the times of their runs (None for a mere cron expression)."""
 
     timezone: str
     occurrences: Sequence[crons.Occurrence]

@@ -182,7 +182,7 @@ def _chosen(rows: Sequence[Row], panel: Panel, view: View) -> list[Row]:
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Return how many rows each panel gets: as many as it wants, or an equal share of the remaining room."""
+    """Return how many of `room` rows each panel gets: as many as it wants, or else an equal share of the rest."""
     given = [0] * len(wanted)
     while room and any(has < wants for has, wants in zip(given, wanted, strict=True)):
         for place, wants in enumerate(wanted):

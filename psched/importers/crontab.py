@@ -158,9 +158,9 @@ def _refusal(when: str) -> str | None:
 
 
 def _without_random(line: Job, remarks: list[str]) -> tuple[str | None, str]:
-    """Return the rule without cronie's random minutes (`0~59`, RANDOM_DELAY), and the spread that replaces them.
+    """Return the spread that replaces cronie's random minutes (`0~59`, RANDOM_DELAY), and the rule without them.
 
-    The spread comes first; it is None if the rule has no random minutes.
+    The spread is None if the rule has no random minutes.
     """
     fields = line.when.split()
     match = _RANDOM.fullmatch(fields[0])

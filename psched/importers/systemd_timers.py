@@ -232,7 +232,7 @@ def _span(text: str | None) -> float | None:
 
 
 def _command(service: str, units: dict[str, Path], remarks: list[str]) -> Definition:
-    """Return a type and data that run the commands of a service."""
+    """Return the type and the data of a schedule that runs the commands of a service."""
     if not service.endswith(".service"):
         remarks.append(f"it starts {service}, which is not a service: psched starts it with systemctl")
     elif service not in units:

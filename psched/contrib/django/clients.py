@@ -1,4 +1,4 @@
-"""Returns the queue and the schedules of PSCHED, for code that runs in Django: views, commands, tests and handlers."""
+"""Returns the queue and the schedules that PSCHED configures, for views, commands, tests and handlers in Django."""
 
 from __future__ import annotations
 
