@@ -13,6 +13,7 @@ from psched.application import Application
 from psched.application.default_queue import default_queue
 from psched.child.polled_sections import PolledSections
 from psched.config import attach_listeners
+from psched.error_messages import one_line
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.fetched_task_poller import FetchedTaskPoller, SettlementThread
@@ -110,16 +111,36 @@ class HandlerChild(ChildRole):
             if len(self._loops) == 1:
                 self._loops[0].run()
             else:
-                threads = [
-                    threading.Thread(target=loop.run, name=f"handler {cell}", daemon=True)
-                    for cell, loop in enumerate(self._loops)
-                ]
-                for runner_thread in threads:
-                    runner_thread.start()
-                for runner_thread in threads:
-                    runner_thread.join()
+                self._run_in_threads()
         finally:
             self._close()
+
+    def _run_in_threads(self) -> None:
+        """Run each loop in a thread of its own.
+
+        If a thread fails, the other threads end after their present runs. Then raise its error: this child ends, and
+        the next child has all threads again.
+        """
+        failures: list[BaseException] = []
+
+        def run(loop: HandlerLoop) -> None:
+            try:
+                loop.run()
+            except BaseException as error:  # noqa: BLE001 – the main thread raises it
+                failures.append(error)
+                log.error("a handler thread failed: %s; this child ends after its present runs", one_line(error))
+                self.stop(immediate=False)
+
+        threads = [
+            threading.Thread(target=run, args=(loop,), name=f"handler {cell}", daemon=True)
+            for cell, loop in enumerate(self._loops)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
         self._stopping.set()

@@ -15,6 +15,20 @@ from tests.daemon.harness import Daemon
 Make = Callable[..., Daemon]
 
 
+FAILS_ONCE = """
+from psched.execution.handler_loop import HandlerLoop
+wait_for_tasks = HandlerLoop._wait
+def fail_once(loop):
+    try:
+        (FOLDER / "fail").unlink()
+    except FileNotFoundError:
+        return wait_for_tasks(loop)
+    raise OSError(24, "Too many open files")
+HandlerLoop._wait = fail_once
+"""
+"""Added to an application: when the file `fail` exists, the next idle handler thread fails."""
+
+
 def serves_others(daemon: Daemon) -> None:
     """Check that the daemon runs a task that is added later, and that it stops normally."""
     daemon.add("other", "quick")
@@ -122,4 +136,27 @@ def test_a_failure_is_logged_with_its_number_and_the_wait_before_the_next_attemp
     for wait, first, second in zip((wait for wait, _ in found), began, began[1:], strict=False):
         assert second - first > wait - 0.06, "it is the true one, rounded"
     assert "key=s1 type=raise failed: ValueError('as told')" in daemon.log
+    daemon.stop()
+
+
+def test_a_worker_with_a_failed_handler_thread_is_replaced_when_its_runs_have_ended(make_daemon: Make) -> None:
+    """Otherwise one thread less would run tasks until the next start of the daemon."""
+    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=0)
+    daemon.write_app((daemon.folder / "app.py").read_text() + FAILS_ONCE)
+    daemon.start()
+    daemon.add("s1", "wait")
+    daemon.wait_for_trace("began", "s1")
+    (daemon.folder / "fail").touch()
+    daemon.wait_for(lambda: not (daemon.folder / "fail").exists())
+    daemon.go("s1")
+    daemon.wait_for_trace("ended", "s1")
+    for key in ("s2", "s3"):
+        daemon.add(key, "wait")
+    for key in ("s2", "s3"):
+        daemon.wait_for_trace("began", key)
+    assert "Too many open files" in daemon.log
+    assert len(daemon.traces("began", "s1")) == 1
+    for key in ("s2", "s3"):
+        daemon.go(key)
+        daemon.wait_for_trace("ended", key)
     daemon.stop()
