@@ -490,7 +490,7 @@ class Scheduler:
 
     @contextmanager
     def _stores(self) -> Iterator[OpenStores]:
-        """Yield open stores, with existing tables. If the threads are ready, yield the stores of the threads.
+        """Yield open stores whose tables exist: those of the threads, if the threads are ready.
 
         A `stop` does not close the stores until the context ends.
         """

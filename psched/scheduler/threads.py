@@ -165,7 +165,7 @@ class SchedulerThreads:
     def stop(self, timeout: float | None, is_exiting: bool = False) -> bool:
         """Stop the threads. Return False if they still run after `timeout` seconds (None: wait without end).
 
-        `is_exiting`: whether the process ends, so that no thread is started that would close everything later.
+        `is_exiting`: whether the process ends. If not, another thread closes what could not be closed in time.
         """
         self._stopping.set()
         self._ready.set()

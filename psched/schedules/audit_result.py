@@ -29,7 +29,7 @@ class Kind(StrEnum):
 class Why:
     """The explanation of a violation: text, and the times that belong to it (unix seconds).
 
-    `behind`: the `scheduled_time` of the run for which the occurrences wait; None if they wait for no other run.
+    `behind`: the `scheduled_time` of the run for which the violating occurrences wait, if any.
     `next_attempt`: when that run (if `behind` is None, the occurrence itself) is retried; None without a retry.
     """
 

@@ -60,8 +60,8 @@ def redefined(seen: ScheduleRow, now: float, wanted: ScheduleRow, dialect: CronD
 def with_calendars(row: ScheduleRow, rule: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
     """Return `row` with `rule`, which differs only in its calendars, and with the next occurrence of `rule`.
 
-    An occurrence stays if its time has come, or if it is leased or retried. If `modify` set a later next occurrence,
-    the search begins there.
+    An occurrence stays if its time has come, or if it is leased or retried. If `modify` had set a later next
+    occurrence, the result is the first match from that time on.
     """
     changed = quick_replace(row, rule=rule)
     if not row.settled or row.has_run_enough or min(row.next_time, row.next_run_time) <= now:

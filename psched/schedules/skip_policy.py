@@ -29,8 +29,8 @@ unknown."""
 def skip_entry(row: ScheduleRow, now: float, dialect: CronDialect) -> Entry | None:
     """Return the entry of the occurrences to skip at `now`; None if the next occurrence should run.
 
-    The entry covers the occurrences from `row.next_time` to its own `last`. A run that `run_now` requested is never
-    skipped. A retry is never skipped as too late.
+    The entry covers the occurrences from `row.next_time` to the `last` of the entry. A run that `run_now` requested is
+    never skipped. A retry is never skipped as too late.
     """
     if row.is_extra or row.is_asked_for:
         return None

@@ -98,7 +98,7 @@ class _FileReader:
     def _mapping(self, content: dict[Any, Any], name: str) -> dict[Any, Any]:
         """Return the mapping below a key, or an empty mapping if there is no such key.
 
-        Without schedules, the file must say `schedules: {}`.
+        A file without schedules must say `schedules: {}`.
         """
         if name not in content and name == "schedules":
             self._fault((name,), "missing; give a mapping from keys to schedules, or {} for none")

@@ -201,7 +201,7 @@ def _work(tables: OpenTables, fault: Fault | None, report: Callable[..., None]) 
 
 
 class _CommitWatch:
-    """Counts the commits of the handler, and sends this process the signal of its fault."""
+    """Counts the commits of the handler, and sends the signal of the fault to this process."""
 
     def __init__(self, fault: Fault | None, report: Callable[..., None]) -> None:
         self.is_running = False

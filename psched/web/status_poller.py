@@ -95,7 +95,7 @@ class StatusPoller:
     def status(self, wait: float | None = None) -> Status:
         """Return the current status. If the thread must start first, wait up to `wait` seconds for its first answer.
 
-        `wait` None: at most until the database counts as unreachable.
+        With `wait` None, wait at most until the database counts as unreachable.
         """
         until = monotonic() + (self._patience if wait is None else wait)
         with self._changed:
