@@ -25,7 +25,7 @@ _TOO_MANY_TYPES = 2
 look-ups end, and later queries name the accepted types."""
 
 
-class ClaimableTypes:
+class TypesWithRows:
     """Chooses the types to acquire from one source, among those that a filter accepts.
 
     Safe to use from several threads.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from psched.acquisition.types_with_rows import ClaimableTypes
+from psched.acquisition.types_with_rows import TypesWithRows
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.child.node_threads import NodeThreads
@@ -37,7 +37,7 @@ class PolledSections:
         served = {opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in sections}
         self._mismatch = mismatch(served.values())
         self._runs_nothing = all(types.is_nothing for types in served.values())
-        self.types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in sections}
+        self.types = {opened.name: TypesWithRows(opened.source, served[opened.name]) for opened in sections}
         self.pollers: list[RowPoller[Any]] = []
         self.node_threads = NodeThreads(sections, application, served, processes, applied)
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from psched.acquisition.task_source import TaskSource
-from psched.acquisition.types_with_rows import ClaimableTypes
+from psched.acquisition.types_with_rows import TypesWithRows
 from psched.clock import Clock, monotonic
 from psched.error_messages import one_line
 from psched.execution.batch_size import MOST_TYPES, BatchSizer
@@ -174,7 +174,7 @@ class Fetcher:
     def __init__(
         self,
         sections: Sequence[OpenSection],
-        types: Mapping[str, ClaimableTypes],
+        types: Mapping[str, TypesWithRows],
         dispatch: DispatchSocket,
         stopping: StopEvent,
         dead: Sequence[DeadChild],
@@ -217,7 +217,7 @@ class Fetcher:
         self.has_worked = False
         """Whether rows were acquired since this flag was last set to False."""
 
-    def _poller(self, opened: OpenSection, types: ClaimableTypes) -> RowPoller[FetchedRow]:
+    def _poller(self, opened: OpenSection, types: TypesWithRows) -> RowPoller[FetchedRow]:
         source = FetchSource(opened.name, opened.source, self._clock)
         timer = PollTimer(opened.section.poll_interval, self._clock)
         return RowPoller(opened.name, source, self._limits[opened.name], timer, types)

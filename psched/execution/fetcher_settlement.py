@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from psched.acquisition.task_source import TaskSource as Source
+from psched.acquisition.task_source import TaskSource
 from psched.clock import Clock, boottime
 from psched.error_messages import one_line
 from psched.errors import ScheduleError
@@ -117,7 +117,9 @@ class SettlementConnection:
 class GroupSettlement:
     """Finishes runs of one section through the fetching child, or else by statements of this child."""
 
-    def __init__(self, section: str, source: Source, connection: SettlementConnection, clock: Clock = boottime) -> None:
+    def __init__(
+        self, section: str, source: TaskSource, connection: SettlementConnection, clock: Clock = boottime
+    ) -> None:
         self._section = section
         self._settlement = source.settlement
         self._connection = connection
@@ -176,7 +178,7 @@ class GroupSettlementThread(threading.Thread):
     """In the fetching child: finishes the runs that the handler children send."""
 
     def __init__(
-        self, sources: Mapping[str, Source], socket: ConnectionSocket, stopping: StopEvent, clock: Clock = boottime
+        self, sources: Mapping[str, TaskSource], socket: ConnectionSocket, stopping: StopEvent, clock: Clock = boottime
     ) -> None:
         """`sources`: by section. `socket`: where the handler children connect. `stopping`: ends the thread."""
         super().__init__(name="group settlement", daemon=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from psched.acquisition.task_source import TaskSource
-from psched.acquisition.types_with_rows import ClaimableTypes
+from psched.acquisition.types_with_rows import TypesWithRows
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.error_messages import one_line
@@ -175,7 +175,7 @@ class RowPoller(Generic[Row_co]):
     """The error of the last poll, or None. Any thread may read it."""
 
     def __init__(
-        self, name: str, source: PolledSource[Row_co], prefetch: BatchSizer, timer: PollTimer, types: ClaimableTypes
+        self, name: str, source: PolledSource[Row_co], prefetch: BatchSizer, timer: PollTimer, types: TypesWithRows
     ) -> None:
         self.name = name
         self._polled = source
@@ -356,9 +356,9 @@ class SectionPoller(RowPoller[Task], Poller):
         timer: PollTimer,
         task_timeout: float | None,
         margin: float,
-        types: ClaimableTypes | None = None,
+        types: TypesWithRows | None = None,
     ) -> None:
         """`types`: the types to acquire (default: any)."""
         Poller.__init__(self, name, source, application, prefetch, task_timeout, margin)
-        types = ClaimableTypes(source, TypeFilter()) if types is None else types
+        types = TypesWithRows(source, TypeFilter()) if types is None else types
         RowPoller.__init__(self, name, source, prefetch, timer, types)

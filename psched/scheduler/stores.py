@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from psched.acquisition.task_source import TaskSource as Source
+from psched.acquisition.task_source import TaskSource
 from psched.config import Section, Settings, from_mapping
 from psched.errors import ConfigError
 from psched.queue.queue import Queue, open_queue
@@ -36,7 +36,7 @@ _REDIS = ("redis", "rediss", "unix")
 class OpenStores:
     """The open stores of one process. Usable from any thread, but not across a fork."""
 
-    def __init__(self, schedules: ScheduleCollection, queue: TaskStore, tasks: Source, wakeup: LocalWakeup) -> None:
+    def __init__(self, schedules: ScheduleCollection, queue: TaskStore, tasks: TaskSource, wakeup: LocalWakeup) -> None:
         """`wakeup`: its `wake_one` must be called for each task that this process submits."""
         self.schedules = schedules
         self.queue = queue

@@ -14,8 +14,8 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 
-from psched.acquisition.task_source import TaskSource as Source
-from psched.acquisition.types_with_rows import ClaimableTypes
+from psched.acquisition.task_source import TaskSource
+from psched.acquisition.types_with_rows import TypesWithRows
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import monotonic
@@ -176,9 +176,11 @@ class SchedulerThreads:
             threading.Thread(target=self._close_when_done, name="psched close", daemon=True).start()
         return done
 
-    def _handler_loop(self, cell: int, name: str, source: Source, application: Application, limit: int) -> HandlerLoop:
+    def _handler_loop(
+        self, cell: int, name: str, source: TaskSource, application: Application, limit: int
+    ) -> HandlerLoop:
         margin = min(1.0, source.times.alive_time / 4)
-        types = ClaimableTypes(source, application.types())
+        types = TypesWithRows(source, application.types())
         timer = PollTimer(self._poll_interval)
         poller = SectionPoller(name, source, application, BatchSizer(limit), timer, None, margin, types=types)
         return HandlerLoop(cell, [poller], self._runs, self._stopping)

@@ -18,7 +18,7 @@ from typing import Any, cast
 import pytest
 
 from psched.acquisition.task_source import TaskSource
-from psched.acquisition.types_with_rows import ClaimableTypes
+from psched.acquisition.types_with_rows import TypesWithRows
 from psched.execution.fetcher import Fetcher
 from psched.execution.opened_stores import OpenSection
 from psched.execution.stop_event import StopEvent
@@ -262,7 +262,7 @@ class Bench:
 
     def start(self, dead: Sequence[DeadChild] = (), siblings: Collection[str] = ()) -> None:
         opened = [self.schedules.opened, self.queue.opened]
-        types = {each.name: ClaimableTypes(cast("TaskSource", each.source), TypeFilter()) for each in opened}
+        types = {each.name: TypesWithRows(cast("TaskSource", each.source), TypeFilter()) for each in opened}
         self.fetcher = Fetcher(
             opened, types, self.dispatch, self.turns, dead, siblings, FETCHER, self._count_recovered, lambda: self.time
         )

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from psched.acquisition.task_source import TaskSource
-from psched.acquisition.types_with_rows import ClaimableTypes
+from psched.acquisition.types_with_rows import TypesWithRows
 from psched.application import Application
 from psched.errors import PoolerError
 from psched.execution.batch_size import BatchSizer
@@ -235,7 +235,7 @@ def test_rows_that_come_one_by_one_are_polled_for_at_each_wake_up() -> None:
         open_wakeup=lambda _: wakeup, poll_multi=acquire, maintain=lambda **_: None, store=store
     )
     timer = PollTimer(1.0, lambda: time[0], lambda least, most: (least + most) / 2)
-    types = ClaimableTypes(cast("TaskSource", source), TypeFilter())
+    types = TypesWithRows(cast("TaskSource", source), TypeFilter())
     poller = RowPoller("queue", source, BatchSizer(9), timer, types)
     poller.poll()
     waits = []

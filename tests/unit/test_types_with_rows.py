@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from psched.acquisition.task_source import TaskSource
-from psched.acquisition.types_with_rows import ClaimableTypes
+from psched.acquisition.types_with_rows import TypesWithRows
 from psched.store.type_filter import TypeFilter
 
 
@@ -26,8 +26,8 @@ class Table:
         self.now = 0.0
         self.store = self
 
-    def of(self, wanted: TypeFilter) -> ClaimableTypes:
-        return ClaimableTypes(cast("TaskSource", self), wanted, lambda: self.now)
+    def of(self, wanted: TypeFilter) -> TypesWithRows:
+        return TypesWithRows(cast("TaskSource", self), wanted, lambda: self.now)
 
     def due_by_type(self) -> dict[str, float]:
         self.looks += 1
@@ -42,7 +42,7 @@ class Table:
         self.asked.append(types)
         return min((self.heads[type_] for type_ in types if type_ in self.heads), default=None)
 
-    def acquire(self, types: ClaimableTypes) -> None:
+    def acquire(self, types: TypesWithRows) -> None:
         """Ask which types to acquire, as a poll does."""
         named, self.accepts = types.to_acquire()
         self.named.append(named)
