@@ -15,9 +15,9 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
-from psched.error_line import error_summary
 from psched.error_messages import ESCAPES
 from psched.model import ScheduleRow
+from psched.stored_error_summary import error_summary
 from psched.task import Task
 from psched.telemetry import Event, attach
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from psched.application.application import Application
+from psched.application.ordered_routers import Application
 from psched.application.router import Router
 from psched.config.validators import NameWithOptions, is_file
 from psched.error_messages import did_you_mean

@@ -12,9 +12,9 @@ from psched.cli.formatting import KEPT, Fields, ListColumns, fields_of, printabl
 from psched.cli.opened_sections import listed_schedules, opened
 from psched.cli.option_types import MOMENT, When, count
 from psched.cli.options import Chosen, common_options
-from psched.error_line import error_summary
 from psched.schedules.backfills import MOST_RUNNING, BackfillMode, BackfillPlan, BackfillState
 from psched.schedules.collection import ScheduleCollection
+from psched.stored_error_summary import error_summary
 from psched.time_text import local_time
 
 _COLUMNS = ("name", "state", "done", "failed", "left", "max_running", "first", "last", "last_error")

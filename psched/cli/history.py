@@ -24,10 +24,10 @@ from psched.cli.formatting import (
 from psched.cli.opened_sections import listed_schedules
 from psched.cli.option_types import MOMENT, When, count, seconds
 from psched.cli.options import WIDE, Chosen, common_options
-from psched.error_line import error_summary
 from psched.model import ScheduleRow
 from psched.schedules.derived_state import FAILING, RUNNING
 from psched.store.ledger import BACKFILL, KeptOutput, LedgerRow
+from psched.stored_error_summary import error_summary
 from psched.time_text import local_time
 
 _TABLE = ListColumns(

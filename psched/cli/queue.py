@@ -34,10 +34,10 @@ from psched.cli.routing_warnings import warn_unless_routed
 from psched.cli.rows_left_to_ruby import LeftToRuby
 from psched.cli.stats import LAST, report_fields, report_of, write_report
 from psched.config import Settings
-from psched.error_line import error_summary
 from psched.insight import TaskInsight
 from psched.model import TASK_STATUSES, Progress, TaskRow
 from psched.queue.queue import PRIORITIES, QueuedTask
+from psched.stored_error_summary import error_summary
 from psched.supervisor.run_master import run_master
 from psched.time_text import span
 

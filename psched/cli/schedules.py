@@ -36,7 +36,6 @@ from psched.cli.option_types import (
 from psched.cli.options import LIMIT, PREFIX, WIDE, Chosen, LimitedRows, common_options
 from psched.cli.routing_warnings import warn_unless_routed
 from psched.cli.rows_left_to_ruby import LeftToRuby
-from psched.error_line import error_summary
 from psched.insight import ScheduleInsight
 from psched.model import CATCH_UP, NEVER, OVERLAP, Policy, ScheduleRow
 from psched.retry_wait import Backoff
@@ -45,6 +44,7 @@ from psched.schedules.collection import ScheduleCollection
 from psched.schedules.derived_state import RUNNING, ScheduleState, StateWord
 from psched.schedules.schedule_handle import Schedule
 from psched.schedules.validation import LONGEST_DELAY, RULE_OPTIONS
+from psched.stored_error_summary import error_summary
 from psched.time_text import span
 
 

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from psched.clock import monotonic
 from psched.config.alert_hooks import Hook
 from psched.config.events import EVENT_KINDS
-from psched.error_line import error_summary
 from psched.error_messages import one_line
 from psched.execution.opened_stores import OpenSection
 from psched.execution.webhooks import deliver, message_id
@@ -25,6 +24,7 @@ from psched.store.alert_store import Overdue, OverdueAlerts, UnreportedFailure, 
 from psched.store.delivery_watermarks import Watermark, Watermarks
 from psched.store.ledger import ENQUEUED, FINISHED, LedgerFilter, LedgerRow
 from psched.store.outbox import EventOutbox
+from psched.stored_error_summary import error_summary
 from psched.time_text import local_time
 
 log = logging.getLogger(__name__)

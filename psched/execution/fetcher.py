@@ -27,7 +27,7 @@ from psched.execution.poller import RowPoller
 from psched.execution.run_stats import Counted
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim
-from psched.process.child_spec import DeadChild
+from psched.process.dead_child import DeadChild
 from psched.process.dispatch_socket import Connection, DispatchSocket, Encoded, decode_claims, encode_claims
 from psched.store import Accepts
 from psched.store.node_registry import NodeProcess, NodeRun

@@ -16,7 +16,7 @@ from psched.acquisition.task_source import TaskSource
 from psched.clock import monotonic
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim
-from psched.process.child_spec import DeadChild
+from psched.process.dead_child import DeadChild
 from psched.process.dispatch_socket import Connection, DispatchSocket, decode_claims
 from psched.store.node_registry import NodeRun
 

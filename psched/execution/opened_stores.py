@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from psched.acquisition.task_source import TaskSource
 from psched.config import Section, Settings
-from psched.process.child_spec import DeadChild
+from psched.process.dead_child import DeadChild
 from psched.queue.queue import open_queue
 from psched.schedules.collection import open_schedules
 from psched.store import CONNECTIONS

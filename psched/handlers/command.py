@@ -21,11 +21,11 @@ from psched.application import Base, Dispatch
 from psched.application.router import Router, Routes
 from psched.config.structuring import Check
 from psched.config.validators import seconds
-from psched.error_line import exception_line
 from psched.error_messages import did_you_mean, one_line
 from psched.errors import ConfigError
 from psched.handlers.options_from_data import flag, list_of, mapping_of, number, read, text
 from psched.handlers.process_group import Ending, Program
+from psched.stored_error_summary import exception_line
 from psched.task import Task
 
 __all__ = ["Command"]

@@ -12,7 +12,6 @@ from itertools import islice
 from psched import cron
 from psched.backends import database_problem, is_driver_error
 from psched.config import Section, SectionName, Settings
-from psched.error_line import error_summary
 from psched.errors import ConfigError, PoolerError
 from psched.insight.unrouted_types import unrouted_types
 from psched.insight.why_waiting import worker_hint
@@ -23,6 +22,7 @@ from psched.schedules.derived_state import BROKEN, LEASED, RUNNING, WAITING, Sch
 from psched.schedules.settlement import with_rule_problem
 from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node, tz_difference, version_difference
+from psched.stored_error_summary import error_summary
 from psched.time_text import local_time, span
 
 _MAX_CLOCK_SKEW = 2.0  # in seconds

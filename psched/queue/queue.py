@@ -15,7 +15,6 @@ from psched.async_methods import async_iterator_twin, async_twin, run_in_thread,
 from psched.backends import open_stores
 from psched.clock import boottime
 from psched.config import Section
-from psched.error_line import error_summary
 from psched.error_messages import InvalidValueError, shown
 from psched.errors import (
     AlreadyExistsError,
@@ -45,13 +44,14 @@ from psched.queue.settlement import TaskSettlement
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedules.validation import check_distinct, check_times
 from psched.store import CONNECTIONS, NO_RESULTS, TaskStore
+from psched.stored_error_summary import error_summary
 from psched.submit_telemetry import SubmitCall
 from psched.task import Task
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from psched.queue.async_group_submit import AsyncGroupSubmit
+    from psched.queue.async_submit_combiner import AsyncGroupSubmit
 
     R_co = TypeVarWithDefault("R_co", default=Any, covariant=True)
 else:
@@ -206,7 +206,7 @@ class Queue(PolledTable):
         """Return the group submit of the running event loop."""
         from asyncio import get_running_loop  # noqa: PLC0415 – programs without asyncio save the time of this import
 
-        from psched.queue.async_group_submit import AsyncGroupSubmit  # noqa: PLC0415 – it imports asyncio
+        from psched.queue.async_submit_combiner import AsyncGroupSubmit  # noqa: PLC0415 – it imports asyncio
 
         loop = get_running_loop()
         group = self._group_submits.get(loop)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from psched.cron import CronDialect
-from psched.error_line import error_summary
 from psched.errors import ConfigError
 from psched.keys import backfill_of
 from psched.model import Rule, ScheduleRow, Span
@@ -19,6 +18,7 @@ from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Kind, Verdict
 from psched.schedules.backfill_spans import clipped, count, spans_left, spans_passed
 from psched.store.ledger import FAILED, Change, LedgerRow
+from psched.stored_error_summary import error_summary
 
 
 @dataclass(frozen=True, slots=True)

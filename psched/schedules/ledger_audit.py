@@ -20,7 +20,6 @@ from itertools import zip_longest
 from operator import attrgetter, itemgetter
 
 from psched import cron
-from psched.error_line import error_summary
 from psched.errors import ConfigError
 from psched.model import NEVER, ScheduleRow
 from psched.schedules import rule_occurrences
@@ -43,6 +42,7 @@ from psched.store.ledger import (
     Change,
     LedgerRow,
 )
+from psched.stored_error_summary import error_summary
 
 MOVED = "moved"
 """The reason for due occurrences that were left out when `modify --start` moved the schedule."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from psched.error_line import error_summary
 from psched.model import ScheduleStatus
+from psched.stored_error_summary import error_summary
 
 
 @dataclass(frozen=True, slots=True)

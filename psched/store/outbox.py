@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from psched.error_line import shortened
 from psched.model import TaskRow, TaskStatus
+from psched.stored_error_summary import shortened
 
 _LONGEST_ERROR = 2000
 """The maximum number of characters of an error, as in the ledger."""

@@ -16,8 +16,9 @@ from psched.error_messages import one_line
 from psched.execution.opened_stores import open_sections
 from psched.model import worker_died
 from psched.process.child_protocol import RECOVERED, ChildPipe
-from psched.process.child_role import ChildRole
-from psched.process.child_spec import FETCHER_SLOT, ChildSpec, DeadChild
+from psched.process.child_spec import FETCHER_SLOT, ChildSpec
+from psched.process.child_work import ChildWork
+from psched.process.dead_child import DeadChild
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
@@ -140,7 +141,7 @@ class LeaseRecovery:
             self._fork_at = now + _RETRY_PAUSE
 
 
-class RecoveryChild(ChildRole):
+class RecoveryChild(ChildWork):
     def __init__(self, settings: Settings, dead: Sequence[DeadChild], is_last: bool, pipe: ChildPipe) -> None:
         """`is_last`: whether no child is left. If so, all leases of a holder that children shared can be released."""
         self._dead = dead

@@ -10,7 +10,7 @@ from functools import partial
 from psched.application import ApplicationSpec, load
 from psched.errors import ConfigError
 from psched.process.child_protocol import ChildPipe
-from psched.process.child_role import ChildRole
+from psched.process.child_work import ChildWork
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.loaded_config import LoadedConfig
@@ -19,9 +19,9 @@ from psched.supervisor.master_status import RequestStatus
 log = logging.getLogger(__name__)
 
 
-def _load_application(application: ApplicationSpec, pipe: ChildPipe) -> ChildRole:
+def _load_application(application: ApplicationSpec, pipe: ChildPipe) -> ChildWork:
     load(application)
-    return ChildRole()
+    return ChildWork()
 
 
 @dataclass(slots=True)

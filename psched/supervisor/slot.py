@@ -17,7 +17,8 @@ from attrs import evolve
 from psched.child.main import role_of
 from psched.config import Settings
 from psched.metrics.event_counters import MasterCounter
-from psched.process.child_spec import FETCHER_SLOT, ChildSpec, DeadChild
+from psched.process.child_spec import FETCHER_SLOT, ChildSpec
+from psched.process.dead_child import DeadChild
 from psched.process.dispatch_socket import DispatchSocket
 from psched.process.running_table import RunningTable
 from psched.store import holder_name

@@ -18,9 +18,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from psched.config import Settings
-from psched.error_line import error_summary
 from psched.error_messages import ESCAPES
 from psched.model import NEVER
+from psched.stored_error_summary import error_summary
 from psched.time_text import local_datetime, shown_zone, span
 
 _HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from psched.backends import open_stores
-from psched.backends.rdb_compat.unrunnable_row_cache import UnrunnableRowCache
+from psched.backends.rdb_compat.skipped_row_cache import SkippedRowCache
 from psched.backends.sql.bulk_statements import as_parameter, rows_in
 from psched.config import from_mapping
 from psched.model import NewTask
@@ -168,7 +168,7 @@ def test_many_rows_of_others_cost_a_poll_a_few_statements_and_keep_nothing_waiti
 
 def test_a_row_is_read_again_after_a_while() -> None:
     now = 100.0
-    rows = UnrunnableRowCache(lambda: now)
+    rows = SkippedRowCache(lambda: now)
     rows.add("key", 5, None)
     assert rows.refresh(None)
     assert rows.has("key", 5)
@@ -180,8 +180,8 @@ def test_a_row_is_read_again_after_a_while() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.backends.rdb_compat.unrunnable_row_cache._REMEMBERED", 3)
-    rows = UnrunnableRowCache()
+    monkeypatch.setattr("psched.backends.rdb_compat.skipped_row_cache._REMEMBERED", 3)
+    rows = SkippedRowCache()
     for n in range(5):
         rows.add(f"key{n}", n, "a problem")
     assert len(rows) == 3

@@ -12,7 +12,7 @@ from selectors import DefaultSelector
 import pytest
 
 from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, READY, RECOVERED
-from psched.process.child_spec import DeadChild
+from psched.process.dead_child import DeadChild
 from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.binary_upgrade import BinaryUpgrade, ExecCommand
 from psched.supervisor.reload_dry_run import Reload

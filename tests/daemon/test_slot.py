@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from psched.process.child_protocol import APPLIED, BOOT_FAILED, DONE, EMPTY, RAN, READY, START_ERROR, open_pipes
-from psched.process.child_spec import FETCHER_SLOT, DeadChild
+from psched.process.child_spec import FETCHER_SLOT
+from psched.process.dead_child import DeadChild
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.slot import Slot
 from tests.daemon.fake_children import FakeChild, FakeProcessTable, fake_process_table, sqlite_config

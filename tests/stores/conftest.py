@@ -20,7 +20,7 @@ _BY_CONNECTION = {
 """Test modules about connections and sessions. They run on everything that can stand between psched and a server."""
 
 _BY_TRANSACTION = {
-    "test_acquire", "test_advance_many", "test_async_group_submit", "test_async_methods", "test_awaited_results",
+    "test_acquire", "test_advance_many", "test_async_submit_combiner", "test_async_methods", "test_awaited_results",
     "test_concurrent_processes", "test_fences", "test_forks", "test_give_back", "test_lost_calls", "test_lost_deleting",
     "test_lost_settling", "test_queue_forks", "test_races", "test_retire_many", "test_settle", "test_stale",
     "test_submit", "test_submit_on_advance",

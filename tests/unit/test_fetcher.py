@@ -23,7 +23,7 @@ from psched.execution.fetcher import Fetcher
 from psched.execution.opened_stores import OpenSection
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, Lease, TaskRow
-from psched.process.child_spec import DeadChild
+from psched.process.dead_child import DeadChild
 from psched.process.dispatch_socket import Connection, DispatchSocket, decode_claims, encode_claims
 from psched.store.type_filter import TypeFilter
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import pytest
 
 from psched.application import App, Base, Dispatch
-from psched.application.application import Application
 from psched.application.handler_base import HandlerFactory
+from psched.application.ordered_routers import Application
 from psched.handlers.command import Command
 from psched.handlers.enqueue import Enqueue
 from psched.store.type_filter import TypeFilter, mismatch

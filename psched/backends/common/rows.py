@@ -9,7 +9,6 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
-from psched.error_line import shortened
 from psched.keys import type_from_key
 from psched.model import (
     CATCH_UP,
@@ -32,6 +31,7 @@ from psched.schedule_options import decode_options, encode_options
 from psched.store.alert_store import Overdue, UnreportedFailure
 from psched.store.counts import RuleUse
 from psched.store.ledger import ACTIONS, OUTCOMES, Change, Definition, DefinitionTimes, Entry, KeptOutput, LedgerRow
+from psched.stored_error_summary import shortened
 
 LAST_SECOND = 253_402_300_799
 """Unix seconds at the end of the year 9999."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from psched.backends.common.lease_endings import MOST_CHARACTERS, RELEASED, RETRIED
+from psched.backends.common.ended_leases import MOST_CHARACTERS, RELEASED, RETRIED
 from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
 from psched.backends.rdb.schema import has_wanted_type, using_type_index, wanted_types
 from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
@@ -157,7 +157,7 @@ class LeaseStatements:
     ) -> sa.Update:
         """Return the UPDATE that ends leases with `outcome` and writes `values`.
 
-        The module `backends.common.lease_endings` describes the column `endings`.
+        The module `backends.common.ended_leases` describes the column `endings`.
         """
         c = self._table.c
         between, end = constant(":"), constant(";")

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, RowMapping, Table
 
 from psched import fork_safety
 from psched.backends.common import layout_version
-from psched.backends.common.lease_endings import RELEASED, RETRIED, LostRow, refusal
+from psched.backends.common.ended_leases import RELEASED, RETRIED, LostRow, refusal
 from psched.backends.common.rows import AHEAD, BATCH, RUNNING, storable
 from psched.backends.rdb.acquire import AcquireStrategy, WantedTypes, ordered_acquire
 from psched.backends.rdb.alert_store import RdbFailures

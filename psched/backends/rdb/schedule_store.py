@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from psched.backends.common.lease_endings import FINISHED, RELEASED, finished_before
+from psched.backends.common.ended_leases import FINISHED, RELEASED, finished_before
 from psched.backends.common.rows import (
     BATCH,
     DEFINITION,

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from psched.backends.common.lease_endings import MOST_CHARACTERS
+from psched.backends.common.ended_leases import MOST_CHARACTERS
 from psched.backends.common.rows import (
     CLAIMED_OF_SCHEDULE,
     CLAIMED_OF_TASK,

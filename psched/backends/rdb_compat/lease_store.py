@@ -7,7 +7,7 @@ Until a lease ends, only its holder writes the row. If the answer to an extend w
 before the old lease ends, then the extend has succeeded.
 
 A process leaves rows that it cannot run to other workers: it writes nothing to them, and remembers them
-(`UnrunnableRowCache`), so that its next polls skip them.
+(`SkippedRowCache`), so that its next polls skip them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sqlalchemy import (
 from psched import fork_safety
 from psched.backends.common.rows import BATCH, RowReader
 from psched.backends.rdb_compat.schema import OriginalSchema
-from psched.backends.rdb_compat.unrunnable_row_cache import UnrunnableRowCache
+from psched.backends.rdb_compat.skipped_row_cache import SkippedRowCache
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import ByKeys, OrderedPages, RowsByKeys, stored_bytes
@@ -99,7 +99,7 @@ class CompatLeaseStore(SqlStore):
         super().__init__(database, OriginalSchema(database, table, "id", maker))
         self._table = table
         self._occurrence = occurrence
-        self._left_rows = UnrunnableRowCache()
+        self._left_rows = SkippedRowCache()
         self._write_statements()
         self.reset_after_fork()
         fork_safety.register_for_fork(self)

@@ -9,9 +9,9 @@ import math
 from psched.backends.common.rows import LAST_ERROR_LENGTH, milliseconds, read_failure, read_overdue
 from psched.backends.redis.ledger import Run
 from psched.backends.redis.rows import stored
-from psched.error_line import shortened
 from psched.model import Claim
 from psched.store.alert_store import Overdue, UnreportedFailure
+from psched.stored_error_summary import shortened
 
 
 class RedisOverdueAlerts:

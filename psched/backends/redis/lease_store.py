@@ -13,7 +13,7 @@ from itertools import chain, islice, repeat
 from typing import Any, ClassVar
 
 from psched import fork_safety as forks
-from psched.backends.common.lease_endings import RELEASED, RETRIED, LostRow, finished_before, refusal
+from psched.backends.common.ended_leases import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.common.retries import sent_within
 from psched.backends.common.rows import BATCH, storable
 from psched.backends.redis import script_composer

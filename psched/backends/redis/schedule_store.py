@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from psched.backends.common.batches import parts
-from psched.backends.common.lease_endings import FINISHED, RELEASED
+from psched.backends.common.ended_leases import FINISHED, RELEASED
 from psched.backends.common.rows import (
     all_columns,
     changed_columns,

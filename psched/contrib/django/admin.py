@@ -20,10 +20,10 @@ from django.utils import timezone
 from psched.config import SectionName
 from psched.contrib.django import clients
 from psched.contrib.django.models import Schedule, Task
-from psched.error_line import error_summary
 from psched.errors import ConfigError, NotFoundError, ScheduleError
 from psched.model import TASK_STATUSES, ScheduleRow, TaskRow
 from psched.schedules.derived_state import StateWord
+from psched.stored_error_summary import error_summary
 
 _PAGE = 100
 """The maximum number of rows of one page."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from psched.application.handler_base import describe_error
-from psched.error_line import error_summary, exception_line
+from psched.stored_error_summary import error_summary, exception_line
 
 
 class SeveralLinesError(Exception):
@@ -73,7 +73,7 @@ CASES: dict[Callable[[], None], str] = {
     while_handling: "ValueError: invalid literal for int() with base 10: 'seven\\n'",
     of_lines: "ValueError: disk full",
     that_begins_with_a_line_break: "ValueError: select 1",
-    of_another_repr: "tests.unit.test_error_line.SeveralLinesError: ('first', 'second')",
+    of_another_repr: "tests.unit.test_stored_error_summary.SeveralLinesError: ('first', 'second')",
     in_a_group: "ExceptionGroup: two failed (2 sub-exceptions)",
     without_a_message: "TimeoutError",
     with_a_note: "ValueError: it broke",

@@ -23,7 +23,7 @@ forgotten.
 """
 
 
-class UnrunnableRowCache:
+class SkippedRowCache:
     """Remembers due rows that this process cannot run, by key and due time. Safe to use from several threads."""
 
     def __init__(self, clock: Clock = boottime) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class ChildRole:
+class ChildWork:
     """The work of a child. This base class does nothing; a dry-run child uses it."""
 
     def prepare(self) -> None:
