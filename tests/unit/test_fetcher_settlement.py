@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -139,6 +141,21 @@ def test_the_runs_of_two_children_are_settled_by_one_statement(child: Child, gro
     assert child.ending.parts == [5]
     assert len(finished(child)) == 5
     assert sorted(events) == [2, 3]
+    assert child.source.held == []
+
+
+def test_a_child_without_descriptors_to_wait_for_the_answer_settles_its_runs_itself(
+    child: Child, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_descriptors(descriptors: Sequence[int], seconds: float) -> Sequence[int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    buffer = group.buffers[0]
+    group.run(buffer, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(group.stopping, "wait_for", without_descriptors)
+        buffer.flush()
+    assert len(finished(child)) == 3
     assert child.source.held == []
 
 
