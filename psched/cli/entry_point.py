@@ -24,7 +24,7 @@ def psched() -> int:
 
 def pschedd() -> int:
     if "--json" in sys.argv:
-        code: int | None = import_module("psched.cli.status_json").main(sys.argv[1:])
+        code: int | None = import_module("psched.cli.pschedd_status_json").main(sys.argv[1:])
         if code is not None:
             return code
     return _run("psched.cli.pschedd")

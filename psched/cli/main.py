@@ -46,7 +46,7 @@ _COMMANDS = {
     "exporter": "exporter:exporter",
     "web": "web:web",
     "migrate": "migrate_from_ruby:migrate_schedules",
-    "run": "run:run",
+    "run": "run_in_foreground:run",
     "queue": "queue:queue",
 }
 """For each command: `module:name`, the module in `psched.cli` and the name of the function in that module."""

@@ -23,7 +23,7 @@ from psched.cli.errors import FAILED, print_error, run_command
 from psched.cli.formatting import fields_of
 from psched.cli.option_types import seconds
 from psched.cli.options import CONFIG, ENVIRONMENT, INCLUDE, JSON, REQUIRE, TYPES, Chosen, pass_chosen
-from psched.cli.status_json import print_status
+from psched.cli.pschedd_status_json import print_status
 from psched.clock import monotonic, wait_steps
 from psched.config import Settings, default_environment
 from psched.error_messages import ESCAPES

@@ -42,7 +42,7 @@ from psched.schedules_file.plan import (
 )
 from psched.schedules_file.plan_file import plan_object, read_plan
 from psched.schedules_file.reader import options, parse_schedules
-from psched.schedules_file.rollback import rollback_to_time, rollback_to_version
+from psched.schedules_file.rollback_plans import rollback_to_time, rollback_to_version
 from psched.schedules_file.writer import duration, schedules_text
 
 CHANGES = 3

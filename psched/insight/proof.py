@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any
 
 from psched.clock import monotonic
-from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_result import Kind, Verdict, as_object
+from psched.schedules.audited_records_hash import AuditEvidence
 from psched.schedules.collection import ScheduleCollection
 
 _LONGEST = 4.0

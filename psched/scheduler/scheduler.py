@@ -22,7 +22,7 @@ from psched.queue.queue import Queue, storable_task
 from psched.retry_wait import check_wait
 from psched.scheduler.argument_checks import check_positive, checked_name, refuse_options
 from psched.scheduler.function_handlers import Function, check_function, current
-from psched.scheduler.recurring_tasks import (
+from psched.scheduler.registered_schedules import (
     At,
     Every,
     Registration,

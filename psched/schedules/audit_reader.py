@@ -12,8 +12,8 @@ from typing import NamedTuple
 from psched import cron
 from psched.clock import monotonic
 from psched.model import ScheduleRow
-from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_result import Verdict
+from psched.schedules.audited_records_hash import AuditEvidence
 from psched.schedules.backfill_audit import PartRecords
 from psched.schedules.backfills import part_keys_of
 from psched.schedules.ledger_audit import AuditRecords, AuditScope, audit, versions_at

@@ -24,9 +24,9 @@ from psched.keys import backfill_of, check_key
 from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
 from psched.payload import pack
 from psched.retry_wait import check_attempts, check_wait
-from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_reader import AuditedSchedule, AuditReader
 from psched.schedules.audit_result import Verdict
+from psched.schedules.audited_records_hash import AuditEvidence
 from psched.schedules.backfills import BackfillCollection, ledger_keys, with_backfill
 from psched.schedules.calendar_collection import CalendarCollection
 from psched.schedules.derived_state import (

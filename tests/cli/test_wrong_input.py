@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from psched import ConfigError
 from psched import open as open_psched
-from psched.cli import pschedd, status_json
+from psched.cli import pschedd, pschedd_status_json
 from tests.cli.commands import Commands
 
 TIMES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
@@ -92,12 +92,12 @@ def test_a_wrong_argument_is_named(psched: Commands, arguments: tuple[str, ...],
 @pytest.mark.parametrize("path", ["/", ".", "x" * 5000, "missing/p.pid"])
 def test_a_pid_file_that_cannot_be_is_named(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["status", "--json", "--pid-file", path]
-    code = status_json.main(arguments)
+    code = pschedd_status_json.main(arguments)
     if code is None:  # the whole program says why
         assert pschedd.main(arguments) == 4  # as LSB says
         assert re.fullmatch(r"pschedd: pid file /.*\n", capsys.readouterr().err)
     else:
-        assert (code, capsys.readouterr().err) == (status_json.STOPPED, "")
+        assert (code, capsys.readouterr().err) == (pschedd_status_json.STOPPED, "")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from psched.schedules_file.definition_differences import definition_of
 from psched.schedules_file.plan import Plan, PlanConflictError, apply_declared, apply_plan, plan
 from psched.schedules_file.plan_file import plan_object, read_plan
 from psched.schedules_file.reader import parse_schedules
-from psched.schedules_file.rollback import rollback_to_time, rollback_to_version
+from psched.schedules_file.rollback_plans import rollback_to_time, rollback_to_version
 from psched.schedules_file.writer import schedules_text
 from psched.store import RowChange, ScheduleStore, StoreSettings
 from tests.faults.killed_process import is_killed_before

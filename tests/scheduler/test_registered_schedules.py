@@ -10,7 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from psched import AlreadyExistsError, ScheduleError, Scheduler
 from psched.model import ScheduleRow
-from psched.scheduler.recurring_tasks import Registration, store_registration, store_registrations
+from psched.scheduler.registered_schedules import Registration, store_registration, store_registrations
 from psched.scheduler.stores import OpenStores, table_stem
 from psched.schedules.collection import ScheduleCollection
 from tests.scheduler.site import Site

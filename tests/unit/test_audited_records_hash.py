@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from psched.schedules.audit_evidence import AuditEvidence, Stretch
+from psched.schedules.audited_records_hash import AuditEvidence, Stretch
 from psched.store.ledger import LedgerRow
 
 
