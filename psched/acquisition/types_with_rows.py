@@ -78,8 +78,8 @@ class TypesWithRows:
     def next_due(self, is_busy: bool = False) -> float | None:
         """Return the seconds until a row is due, or None without a row; see `LeaseStore.next_due`.
 
-        Also look up which accepted types have rows, unless every acquire gets all accepted types. `is_busy`: a later
-        `to_acquire` repeats this look-up after a few seconds.
+        Also look up which accepted types have rows, if the class needs this look-up (see above). `is_busy`: the worker
+        is not idle, so `to_acquire` looks types up again after a few seconds, and does not wait for the next idle time.
         """
         if not self._selects_by_type:
             return self._store.next_due(accepts=self._accepts)

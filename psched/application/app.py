@@ -39,7 +39,7 @@ class _Undeclared:
 class Decorator(Protocol):
     """Turns a function into a task.
 
-    If the function's first parameter is annotated as Task, that parameter gets the run.
+    If the function's first parameter is annotated as Task, that parameter gets the Task.
     """
 
     @overload
@@ -108,7 +108,7 @@ class App(Router):
 
         `type`: a type, or a regular expression that matches types. The default type is the module and name of the
         function: `module.function`. The function is called with the data of the task as its arguments. If the
-        function's first parameter is named `task` or annotated as Task, that parameter gets the run. The decorated
+        function's first parameter is named `task` or annotated as Task, that parameter gets the Task. The decorated
         function can still be called directly, and has `submit` (see `TaskFunction`).
 
         When the function returns, the task is finished, unless `finish` is False or the function itself settled the

@@ -1,4 +1,7 @@
-"""Dispatch: a router that maps task types to handler classes. Used in the same processes as `loader`."""
+"""Dispatch: a router that maps task types to handler classes.
+
+Used in child processes, commands and tests, but never in the master.
+"""
 
 from __future__ import annotations
 

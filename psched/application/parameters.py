@@ -69,7 +69,7 @@ class Parameters:
         self._signature = _signature_of(function)
         given = list(self._signature.parameters.values())
         self.run = given[0].name if given and _gets_run(given[0], function) else None
-        """The name of the parameter that gets the run, if there is one."""
+        """The name of the parameter that gets the Task, if there is one."""
         others = given if self.run is None else given[1:]
         self._extra = next((each.name for each in others if each.kind is each.VAR_KEYWORD), None)
         """The name of the parameter that takes all other named arguments, such as `kwargs` in `**kwargs`, if there is

@@ -51,7 +51,10 @@ class RecordedSection:
 
 
 class NodeHeartbeat(PeriodicThread):
-    """Records each section while the node runs, and removes the node when it ends."""
+    """While the node runs, keeps its entries in `psched_nodes` current, one for each section.
+
+    Removes the entries when the node ends.
+    """
 
     def __init__(
         self, sections: Sequence[RecordedSection], pid: int, processes: Callable[[], Sequence[NodeProcess]]

@@ -274,7 +274,7 @@ def _positions(field: Any) -> list[tuple[int, int]]:
 
 
 def _years(field: Any, trigger: Any, begin: int) -> Iterator[tuple[datetime | None, datetime | None]]:
-    """Yield the first and the last time of each span of consecutive years. Raises _TriggerError."""
+    """Yield the first and the last time of each span of consecutive years. None: no limit. Raises _TriggerError."""
     start, end = trigger.start_date, trigger.end_date
     if str(field) == "*":
         yield start, end

@@ -86,7 +86,10 @@ def stretches_of_years(years: Collection[int], first: int, last: int) -> list[tu
 
 
 def _day_parts(fields: MatchingFields) -> list[tuple[str, str, frozenset[int]]]:
-    """Return for each cron expression its field of days, its field of weekdays, and the weekdays to exclude."""
+    """Return the day parts of the cron expressions that together match `fields`.
+
+    A day part is the text of the day field, the text of the weekday field, and the weekdays to exclude.
+    """
     days, weekdays = frozenset(fields.days), frozenset(fields.weekdays)
     others = ALL_WEEKDAYS - weekdays
     nth = sorted((weekday, n) for weekday, n in fields.nth_weekdays if weekday in weekdays)

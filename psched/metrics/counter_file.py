@@ -240,7 +240,7 @@ class CounterFile:
                     block.take(text, os.getpid())
                     return block
                 block.close()
-            raise AssertionError("a new block is free")
+            raise AssertionError("a new block is not free")
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # mmap has duplicated the descriptor, so close does not unlock it
             os.close(descriptor)

@@ -68,7 +68,7 @@ class SchedulerThreads:
         concurrency: int,
         misfire_grace_time: float,
     ) -> None:
-        """`stores`: closed at the end. `concurrency`: the number of handler threads.
+        """`stores`: closed when the threads have stopped. `concurrency`: the number of handler threads.
 
         `registrations`: may change while the scheduler runs.
         """

@@ -41,7 +41,10 @@ class AuditEvidence:
 
     The hash leaves out other records that the audit uses, because they change with time: the current rows of the
     schedule and its backfills, the oldest entry of the schedule, and, with `max_runs` or `overlap: skip`, entries
-    before the span. `reached`: the next occurrence by the current row; None if the schedule no longer exists.
+    before the span.
+
+    `reached`: the next occurrence according to the schedule's row when the audit read it; None if the schedule no
+    longer exists.
     """
 
     def __init__(self, keep: bool = False) -> None:
@@ -58,7 +61,10 @@ class AuditEvidence:
         return self._hash.hexdigest()
 
     def of(self, changes: Sequence[Change], rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
-        """Yield the ledger entries, and record them and the changes for the hash."""
+        """Add `changes`, then each entry of `rows`, to the hash.
+
+        Yield the entries, and extend `stretches` by those that are not extra runs.
+        """
         for row in self.of_backfill(changes, rows):
             if not row.extra:
                 self._extend(row)

@@ -393,7 +393,7 @@ def ledger_keys(store: ScheduleStore, ledger: Ledger, schedule: str) -> list[str
 def part_keys_of(ledger: Ledger, schedules: Collection[str]) -> Mapping[str, Sequence[str]]:
     """Return the result of `part_keys` for each schedule.
 
-    If no schedule has backfills, one call of `next_keys` is enough.
+    Calls `next_keys` once, and `part_keys` only for schedules that may have backfills in the ledger.
     """
     following = ledger.next_keys([_parts_begin(each) for each in schedules])
     firsts = {each: following[_parts_begin(each)] for each in schedules}

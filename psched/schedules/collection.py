@@ -275,7 +275,7 @@ class ScheduleCollection(PolledTable):
 
         Entries of one schedule are ordered by occurrence, entries of all schedules by the time of settlement.
 
-        - `failed`: only entries where an attempt failed or was lost, or that were skipped outside of a pause.
+        - `failed`: only entries that had a failed or lost attempt, or were skipped for another reason than a pause.
         - `since`, `until`: unix seconds. With a key they limit the occurrences, without a key the times of settlement.
         - `last`: only this many of these entries, from the end.
 
@@ -391,9 +391,10 @@ class ScheduleCollection(PolledTable):
     def overdue(self, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` overdue schedules, the most overdue first.
 
-        An overdue schedule has a failed attempt, or no worker acquires it. In the returned rows `data` is {}, and
-        `problem` does not consider the data. On `rdb_compat` only schedules that no worker acquires are returned,
-        because its table does not distinguish a run from the wait for a retry.
+        An overdue schedule was due at least `overdue_after` seconds ago, and has a failed attempt; or for that long no
+        worker has acquired it. In the returned rows `data` is {}, and `problem` does not consider the data. On
+        `rdb_compat` only schedules that no worker acquires are returned, because its table does not distinguish a run
+        from the wait for a retry.
         """
         age = self.overdue_after
         found = {row.key: row for row in (*self.store.long_due(age, limit), *self.store.failing(age, limit))}
@@ -427,8 +428,9 @@ class ScheduleCollection(PolledTable):
 
 
 def _bounds(state: StateWord, now: float, late: float) -> builtins.list[dict[str, Any]]:
-    """Return fields of one or more `ScheduleFilter`s, by which indexes find the schedules in this state.
+    """Return the fields of each `ScheduleFilter` that a list of this state needs.
 
+    Together the filters find every schedule in this state through an index; they may also find others.
     `late`: the least number of seconds for which an overdue schedule has been due.
     """
     if state in (DUE, OVERDUE):

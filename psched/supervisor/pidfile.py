@@ -218,7 +218,11 @@ def _locked_by_other(path: Path) -> Iterator[int]:
 
 
 def _lines(descriptor: int) -> tuple[str, str]:
-    """Return the first two lines. More lines are the end of a longer text that `write` has not cut off yet."""
+    """Return the first two lines.
+
+    Any further lines are left over from a longer, older text: `write` overwrites the start of the file first, and
+    truncates the file afterwards.
+    """
     text = os.pread(descriptor, _LARGEST, 0).decode("utf-8", "replace")
     pid, _, rest = text.partition("\n")
     return pid.strip(), rest.partition("\n")[0]

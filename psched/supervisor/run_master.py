@@ -142,7 +142,7 @@ def _open_counters(path: Path, text: str, is_upgrade: bool) -> MasterCounter | N
 
 
 def _master_of(path: Path) -> int | None:
-    """Return the pid of the running master that counts in this file, or None."""
+    """Return the pid of another running master that keeps its counters in this file, or None."""
     with suppress(CounterFileError):
         for each in read_counters(path).processes:
             if each.master != os.getpid() and is_alive(each.master) and title_of(each.master) is not None:

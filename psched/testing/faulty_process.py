@@ -201,7 +201,10 @@ def _work(tables: OpenTables, fault: Fault | None, report: Callable[..., None]) 
 
 
 class _CommitWatch:
-    """Counts the commits of the handler, and sends the signal of the fault to this process."""
+    """Counts the commits of the handler.
+
+    At the place of the fault, sends the fault's signal to the current thread.
+    """
 
     def __init__(self, fault: Fault | None, report: Callable[..., None]) -> None:
         self.is_running = False

@@ -22,7 +22,7 @@ from psched.payload import pack
 from psched.store import RowChange, StoreSettings
 from psched.store.ledger import DELETE, MODIFY
 
-_BYTES_AT_ONCE = 500_000
+_CHARACTERS_AT_ONCE = 500_000
 """The maximum number of characters of data in one statement. MariaDB limits the length of a statement, and escaping may
 double it.
 """
@@ -143,7 +143,7 @@ class AtomicScheduleChanges:
         if len(modifications) > 1:
             self._update.prepare(connection, one_row=False)
         rows = [self._modified(each, present[each.wanted.key]) for each in modifications]
-        for part in parts(rows, [len(row["data"]) for row in rows], BATCH, _BYTES_AT_ONCE):
+        for part in parts(rows, [len(row["data"]) for row in rows], BATCH, _CHARACTERS_AT_ONCE):
             self._update.execute(connection, part, {})
             self._records.modified.execute(connection, [_pending(present[row["key"]]) for row in part], change)
 
@@ -204,9 +204,10 @@ def _is_expected(present: _Columns | None, change: RowChange) -> bool:
 
 
 def _has_times(present: _Columns, seen: ScheduleRow) -> bool:
-    """Return whether a stored row still has the status and times of `seen`, so that it has not run since.
+    """Return whether a stored row still has the status and times of `seen`.
 
-    Ignores the due time of a running row, because each renewal of the lease changes it.
+    If so, the schedule has not run since `seen` was read. The due time of a running row is ignored, because each
+    renewal of the lease changes it.
     """
     if (present["status"], present["next_time"]) != (seen.status, milliseconds(seen.next_time)):
         return False

@@ -118,7 +118,11 @@ def has_status(queue: sa.Table, status: str) -> Sequence[sa.ColumnElement[bool]]
 
 
 def _add_full_indexes(queue: sa.Table) -> None:
-    """Add the columns of `user_column`, their indexes, and one index of rows that are held or retained."""
+    """Add the indexes for a database without partial indexes.
+
+    They are on the columns of `user_column`, on `holder` and `purge_at`, and on a column `ended`. These columns are
+    added, too. `ended` is NULL for tasks that have not failed and are not cancelled.
+    """
     for source in (queue.c.band, queue.c.due, queue.c.holder):
         made = sa.Computed(f"CASE WHEN user_name > '' THEN {source.name} END", persisted=True)
         queue.append_column(sa.Column(f"user_{source.name}", source.type, made))

@@ -134,7 +134,7 @@ class CompatLeaseStore(SqlStore):
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return the seconds until a row is due, or None without such a row.
 
-        Ignores rows that are remembered as rows of other workers.
+        Ignores the rows that `_left_rows` remembers because this process cannot run them.
         """
         _refuse(types)
         if self._left_rows.refresh(accepts):
@@ -372,7 +372,7 @@ class CompatLeaseStore(SqlStore):
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
         """Return locked rows to lease, with the column `lease_end`.
 
-        The rows may include rows that this process cannot run, but none that are remembered as rows of other workers.
+        The rows may include rows that this process cannot run, but none that `_left_rows` remembers.
         """
         if self._left_rows:
             return self._take(connection, self._due_keys(connection, values["limit"]), values)
@@ -394,7 +394,7 @@ class CompatLeaseStore(SqlStore):
         return self._lock_due.read(connection, [row["id"] for row in sized[:count]], values)
 
     def _due_keys(self, connection: Connection, count: int) -> list[Any]:
-        """Return the keys of the first due rows that are not remembered as rows of other workers."""
+        """Return the key of each of the first due rows, without the rows that `_left_rows` remembers."""
         return [place["key"] for place in islice(self._places(connection, self._due_places), count)]
 
     def _next_due_of_ours(self, connection: Connection, _: bool) -> float | None:
@@ -402,7 +402,10 @@ class CompatLeaseStore(SqlStore):
         return None if place is None else max(0.0, place["due"] - int(place["now"]) / 1000)
 
     def _places(self, connection: Connection, keys: OrderedPages) -> Iterator[RowMapping]:
-        """Yield `key`, `due` and `now` of rows that are not remembered as rows of other workers."""
+        """Yield `key`, `due` and `now` of each row.
+
+        Leaves out the rows that `_left_rows` remembers because this process cannot run them.
+        """
         for page in keys.pages(lambda statement, after: connection.execute(statement, after).mappings().all()):
             yield from (place for place in page if not self._left_rows.has(place["key"], place["due"]))
 

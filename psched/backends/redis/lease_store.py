@@ -274,7 +274,7 @@ class SubmitOnAdvance:
         self.arguments = list(arguments)
 
 
-BYTES_AT_ONCE = 4_000_000
+CHARACTERS_AT_ONCE = 4_000_000
 """The maximum number of characters of data that one script writes. Writing them blocks the server for about 50 ms."""
 
 

@@ -110,7 +110,10 @@ def claimed_task(holder: str, max_data_size: int, key: bytes, values: Sequence[A
 
 
 def entry_arguments(row: ScheduleRow, entry: Entry, reckoning: str) -> list[str | int]:
-    """Return a ledger entry as arguments of scripts: 1 or 0 for `had_trouble`, and the members of a JSON object."""
+    """Return the two script arguments of a ledger entry.
+
+    These are `had_trouble` as 1 or 0, and the columns of the entry as JSON without the outer braces.
+    """
     columns = entry_columns(row, entry) | {"reckoning": reckoning}
     known = {name: value for name, value in columns.items() if value is not None}
     return [known["trouble"], json.dumps(known, separators=(",", ":"))[1:-1]]

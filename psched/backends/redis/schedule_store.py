@@ -24,7 +24,7 @@ from psched.backends.redis.calendars import RedisCalendars
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.counts import RedisScheduleCounts
 from psched.backends.redis.lease_store import (
-    BYTES_AT_ONCE,
+    CHARACTERS_AT_ONCE,
     Answer,
     RedisLeaseStore,
     SubmitOnAdvance,
@@ -91,7 +91,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
             fields = [word for column in columns.items() if column[1] is not None for word in column]
             words.append([row.key, len(fields), *fields])
             sizes.append(len(text))
-        return [key for part in parts(words, sizes, _AT_ONCE, BYTES_AT_ONCE) for key in self._add(part)]
+        return [key for part in parts(words, sizes, _AT_ONCE, CHARACTERS_AT_ONCE) for key in self._add(part)]
 
     def _add(self, words: Sequence[Sequence[Argument]]) -> builtins.list[str]:
         arguments = [word for row in words for word in row]

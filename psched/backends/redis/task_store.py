@@ -14,7 +14,7 @@ from psched.backends.common.rows import TASK_FAILED, WAITING, read_outcome, read
 from psched.backends.redis.alert_store import NO_FAILURE, failure_arguments
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.counts import RedisTaskCounts
-from psched.backends.redis.lease_store import BYTES_AT_ONCE, RedisLeaseStore, SubmitOnAdvance, new_number
+from psched.backends.redis.lease_store import CHARACTERS_AT_ONCE, RedisLeaseStore, SubmitOnAdvance, new_number
 from psched.backends.redis.rows import claimed_task, stored
 from psched.backends.redis.table_setup import RedisTable
 from psched.error_messages import shown
@@ -66,7 +66,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         rows = [_row(task, self.max_data_size) for task in tasks]  # check all tasks before the first one is written
         if connection is None:
             sizes = [len(data) for _, _, data, *_ in rows]
-            return [key for part in parts(rows, sizes, _AT_ONCE, BYTES_AT_ONCE) for key in self._submit(part)]
+            return [key for part in parts(rows, sizes, _AT_ONCE, CHARACTERS_AT_ONCE) for key in self._submit(part)]
         if not isinstance(connection, SubmitOnAdvance) or self._server.location != connection.server.location:
             raise NotSupportedError(NO_TRANSACTION)
         connection.submit(self._table.meta, [new_number(), _columns(rows)])

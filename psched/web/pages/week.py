@@ -20,7 +20,7 @@ from psched.web.shared_state import SharedState
 _KEPT = 120.0
 """Seconds for which a forecast is kept, because computing a forecast reads the rules of all schedules."""
 LEVELS = 6
-"""Number of colours of a heatmap, without the colour of 0."""
+"""Number of colours of a heatmap, not counting the colour for 0."""
 
 
 @dataclass(frozen=True, slots=True)
