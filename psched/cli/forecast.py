@@ -71,7 +71,8 @@ def _listed(hour: Fields) -> Fields:
 
 
 def _write_heatmaps(found: Forecast) -> None:
-    click.echo(f"starts of {found.schedules:,} schedules by hour{_peak(found.hours, lambda hour: hour.starts)}")
+    counted = "1 schedule" if found.schedules == 1 else f"{found.schedules:,} schedules"
+    click.echo(f"starts of {counted} by hour{_peak(found.hours, lambda hour: hour.starts)}")
     _write_heatmap(_cells(found.hours, lambda hour: hour.starts, sum))
     if any(hour.busy for hour in found.hours):
         click.echo(f"\nbusy workers{_peak(found.hours, lambda hour: hour.busy or 0)}")
@@ -115,14 +116,13 @@ def _coloured(of_day: Mapping[int, float], highest: float, width: int) -> Iterat
 
 def _write_notes(found: Forecast) -> None:
     if found.unusable:
-        click.echo(
-            f"{found.unusable} schedules have a rule that cannot be used; list them with: psched list --state broken",
-            err=True,
-        )
+        have = "1 schedule has" if found.unusable == 1 else f"{found.unusable:,} schedules have"
+        click.echo(f"{have} a rule that cannot be used; see: psched list --state broken", err=True)
     if found.may_skip:
         have = "1 schedule has" if found.may_skip == 1 else f"{found.may_skip:,} schedules have"
         note = "runs that become due during the previous run are also counted, although they are skipped"
         click.echo(f"{have} overlap: skip; {note}", err=True)
     if found.unmeasured:
         names = ", ".join(found.unmeasured[:10]) + (" and more" if len(found.unmeasured) > 10 else "")
-        click.echo(f"the busy workers do not include types without a run in the ledger: {names}", err=True)
+        why = "because the ledger has no run of them"
+        click.echo(f"runs of these types are not counted in the busy workers, {why}: {names}", err=True)

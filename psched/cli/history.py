@@ -41,7 +41,9 @@ _TIMES = ("scheduled_time", "started", "ended")
 @click.command()
 @click.argument("key", required=False, shell_complete=completed_keys("schedules"))
 @click.option(
-    "--failed", is_flag=True, help="Only occurrences with a failed or lost attempt, or skipped outside of a pause."
+    "--failed",
+    is_flag=True,
+    help="Only occurrences that had a failed or lost attempt, or were skipped for another reason than a pause.",
 )
 @click.option(
     "--late",
@@ -75,10 +77,10 @@ def history(
     With KEY: the occurrences of one schedule, sorted by their times. Without KEY: the occurrences of all schedules,
     sorted by the times when they ended. --since and --until limit the times by which the occurrences are sorted.
 
-    --failed shows only occurrences that had a failed or lost attempt, or were skipped outside of a pause. --late shows
-    these occurrences, and those that started late. With either option, occurrences that are failing now, and have not
-    ended, come last. Their outcome is `failing`, or `running` during another attempt. `type: rdb_compat` does not
-    record failing occurrences. To find late starts, --late reads each entry from --since to --until.
+    --failed shows only occurrences that had a failed or lost attempt, or were skipped for another reason than a pause.
+    --late shows these occurrences, and those that started late. With either option, occurrences that are failing now,
+    and have not ended, come last. Their outcome is `failing`, or `running` during another attempt. `type: rdb_compat`
+    does not record failing occurrences. To find late starts, --late reads each entry from --since to --until.
 
     With --output: the attempts whose output was kept, by key and then by time, with their results and outputs. With
     --output and --failed: only failed attempts. With --output and --json: objects with key, scheduled_time, attempt,

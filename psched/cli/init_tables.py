@@ -13,7 +13,11 @@ from psched.config import SectionName
 
 UPGRADE_NEEDED = 3
 
-CHECK = click.option("--check", is_flag=True, help="Change nothing. If an upgrade is needed, print it and exit with 3.")
+CHECK = click.option(
+    "--check",
+    is_flag=True,
+    help="Change nothing. If an upgrade is needed, print its statements (on Redis: scripts), and exit with 3.",
+)
 
 
 @click.command()

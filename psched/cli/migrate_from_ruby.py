@@ -161,8 +161,8 @@ def migrate_command(reader: SectionName) -> click.Command:
         for name, section in settings.named_sections:
             if section.type not in (source, target):
                 raise ConfigError(
-                    f"{settings.path}:{settings.environment}: {name} is of type {section.type}; configure {target} "
-                    f"(or {source}) in the database that has the old tables"
+                    f"{settings.path}:{settings.environment}: {name} has `type: {section.type}`; set "
+                    f"`type: {target}` (or `{source}`), and `url:` to the database that has the old tables"
                 )
             old, new = (_as_type(section, name, type_, tables[name]) for type_ in (source, target))
             with opened_as(old, name) as whole, opened_as(new, name, check=False) as copy:

@@ -72,7 +72,7 @@ class LeftToRuby:
         """Print the types that no live node routes, and the rows that psched leaves to Ruby workers."""
         unrouted = insight.unrouted()
         if unrouted is not None:
-            click.echo(f"types that no live worker routes: {unrouted}", err=True)
+            click.echo(f"types that no live node routes: {unrouted}", err=True)
         summary = self._summary()
         if summary is not None:
             click.echo(summary, err=True)

@@ -101,7 +101,7 @@ class _HandlerTime(click.ParamType):  # type: ignore[type-arg]  # as above
     type=_HandlerTime(),
     default=NO_BOUND,
     metavar="ledger|SEC",
-    help="How long each run takes (default: as long as its schedule's or type's last runs in the ledger).",
+    help="Seconds that each run takes (default: `ledger`, the mean of the schedule's last runs, else of its type's).",
 )
 @click.option(
     "--from",

@@ -152,9 +152,11 @@ def globs(value: Any) -> tuple[str, ...]:
 
     An empty tuple is accepted, because it is the default of the key.
     """
-    items = value if isinstance(value, list | tuple) else [value]
-    if value == [] or any(isinstance(item, str) and not item.strip() for item in items):
+    if value == [] or _is_blank(value):
         raise ValueError("is empty; give a type, a glob such as video.*, or leave the key out")
+    for number, item in enumerate(value if isinstance(value, list | tuple) else (), 1):
+        if _is_blank(item):
+            raise ValueError(f"item {number} is empty; give a type, a glob such as video.*, or remove the item")
     return _listed(value, "a type, a glob like video.*, or a list of them")
 
 
@@ -247,6 +249,10 @@ def tls(value: Any, base: Path) -> dict[str, str]:
     if "key" in value and "cert" not in value:
         raise ValueError("expected `cert`, the file of the certificate, because `key` is given")
     return {name: item if name == "verify" else str(path(item, base)) for name, item in value.items()}
+
+
+def _is_blank(value: Any) -> bool:
+    return isinstance(value, str) and not value.strip()
 
 
 def _listed(value: Any, expected: str) -> tuple[str, ...]:

@@ -117,12 +117,12 @@ def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Itera
     alive = "; ".join(f"{worker.name} routes {worker.types.describe()}" for worker in workers)
     if not workers:
         waiting = f"; rows of these types wait: {unrouted}" if unrouted else ""
-        yield Finding("workers", True, f"no worker is running{waiting}")
+        yield Finding("workers", True, f"no node is running{waiting}")
     elif not unrouted:
         yield Finding("workers", True, alive)
     else:
         remedy = f"deploy an application that routes them, or extend `types` ({alive})"
-        yield Finding("workers", False, f"no live worker routes {unrouted}", remedy=remedy)
+        yield Finding("workers", False, f"no live node routes {unrouted}", remedy=remedy)
 
 
 def hook_findings(section: Section, schedules: ScheduleCollection) -> Iterator[Finding]:

@@ -65,15 +65,17 @@ def _reasons(
 
 
 def worker_hint(nodes: Sequence[Node] | None, type_: str) -> str:
-    """Return a question or a hint about workers that could run a row of this type.
+    """Return a question or a hint about nodes that could run a row of this type.
 
     `nodes`: the nodes that run; None if they are unknown.
     """
     if nodes is None:
-        return "is a worker running that routes its type? (psched run, pschedd status)"
+        return "is a node running that routes its type? (psched run, pschedd status)"
     if not nodes:
-        return "no worker is running; start one: psched run, or pschedd start"
+        return "no node is running; start one: psched run, or pschedd start"
     routing = sum(node.types.accepts(type_) for node in nodes)
     if not routing:
-        return f"no live worker routes the type {type_!r}"
-    return f"{routing} live workers route its type; are they busy? (pschedd status)"
+        return f"no live node routes the type {type_!r}"
+    if routing == 1:
+        return "1 live node routes its type; are its workers busy? (pschedd status)"
+    return f"{routing} live nodes route its type; are their workers busy? (pschedd status)"

@@ -247,7 +247,7 @@ class Queue(PolledTable):
     alist = async_iterator_twin(list)  # noqa: A003 – a method may have this name
 
 
-_STORES_NONE = "its type stores no result; annotate what its function returns, or use @app.task(store_result=True)"
+_TO_STORE = "annotate what its function returns, or use @app.task(store_result=True)"
 
 
 class ResultType(Protocol[R_co]):
@@ -345,7 +345,7 @@ class QueuedTask(Generic[R_co]):
         if not self._store.keeps_results:
             raise NotSupportedError(f"{self.key!r}: {NO_RESULTS}")
         if self._result_type is not None and not self._result_type.stores_result:
-            raise NoResultError(f"{self.key!r}: {_STORES_NONE}")
+            raise NoResultError(f"{self.key!r}: its type stores no result; {_TO_STORE}")
         return self._results.wait_for(self.key, timeout)
 
     def _returned(self, outcome: TaskOutcome | None) -> R_co:
@@ -359,7 +359,9 @@ class QueuedTask(Generic[R_co]):
         if outcome.status == "cancelled":
             raise TaskCancelledError(f"{self.key!r} was cancelled")
         if outcome.result is None:
-            raise NoResultError(f"{self.key!r} is finished and has no result; {outcome.type!r}: {_STORES_NONE}")
+            raise NoResultError(
+                f"{self.key!r} is finished and has no result: the type {outcome.type!r} stores no result; {_TO_STORE}"
+            )
         value = decode_value(outcome.result)
         return value if self._result_type is None else self._result_type.restored_result(value)
 

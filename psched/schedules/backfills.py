@@ -209,7 +209,7 @@ class BackfillCollection:
         parts = self._parts(key)
         if number is not None and not parts.get(number):
             known = ", ".join(str(each) for each in sorted(parts) if parts[each]) or "none"
-            raise NotFoundError(f"{key!r} has no backfill {number}; there are {known}")
+            raise NotFoundError(f"{key!r} has no backfill {number}; its backfills: {known}")
         if not parts and self._store.get(key) is None:
             raise NotFoundError(f"no schedule has the key {key!r}")
         changed = dict.fromkeys(

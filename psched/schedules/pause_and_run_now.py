@@ -30,9 +30,9 @@ def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
     earlier = tuple(pause for pause in row.ended_pauses if _is_to_come(regular, pause, dialect))
     if len(earlier) > MOST_PAUSES:
         raise ScheduleError(
-            f"{row.key!r}: it was paused {len(earlier)} times since its next occurrence was due; expected at most "
-            f"{MOST_PAUSES}; let a worker run its occurrences, or skip them with a later next_time (modify --start), "
-            "and pause it again"
+            f"{row.key!r}: {len(earlier)} earlier pauses have occurrences that are not skipped yet; expected at most "
+            f"{MOST_PAUSES}; start a worker, which skips them, or set a later next_time (modify --start); then pause "
+            "it again"
         )
     row = quick_replace(
         row,

@@ -43,7 +43,7 @@ class Overdue:
     @property
     def _advice(self) -> str:
         if not self.attempts:
-            return f"is a worker running that routes the type {self.type!r}? (pschedd status, psched doctor)"
+            return f"is a node running that routes the type {self.type!r}? (pschedd status, psched doctor)"
         if self.last_error is None:
             return "is the worker still busy with it? (pschedd status)"
         return f"psched show {self.key!r} shows the whole error"

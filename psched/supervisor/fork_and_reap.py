@@ -80,7 +80,7 @@ class OrphanReaper:
             with suppress(psutil.Error):
                 orphan = psutil.Process(pid)
                 family = [orphan, *orphan.children(recursive=True)]
-                log.warning("killing a process left by a dead worker: %s (pid %d)", orphan.name(), pid)
+                log.warning("killing a process left by a dead child: %s (pid %d)", orphan.name(), pid)
                 for process in family:
                     process.kill()
 

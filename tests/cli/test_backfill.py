@@ -47,7 +47,7 @@ def test_a_backfill_is_shown_started_once_paused_and_cancelled(psched: Commands)
         (["key", "--from", FROM, "--cancel"], "--from cannot be combined with --cancel; remove one of them"),
         (["key", "--from", TO, "--to", FROM], "--to is before --from"),
         (["key", "--from", FROM], "no schedule has the key 'key'"),
-        (["key", "--cancel", "--number", "3"], "'key' has no backfill 3; there are none"),
+        (["key", "--cancel", "--number", "3"], "'key' has no backfill 3; its backfills: none"),
         (["key"], "no schedule has the key 'key'"),
         (["key", "--pause"], "no schedule has the key 'key'"),
         (["key", "--from", FROM, "--all", "--failed"], "--failed cannot be combined with --all; remove one of them"),

@@ -53,7 +53,7 @@ def test_insight_has_the_same_checks_as_data_and_writes_nothing(fresh: Commands,
         finding.subject: finding.level for finding in found
     }.items()
     [late] = [finding for finding in found if finding.level == "failed"]
-    assert (late.subject, late.remedy) == ("overdue", "no worker is running; start one: psched run, or pschedd start")
+    assert (late.subject, late.remedy) == ("overdue", "no node is running; start one: psched run, or pschedd start")
     assert late.message.endswith("late and was not started")
 
 
@@ -206,7 +206,7 @@ def test_what_is_later_than_its_alert_after_is_a_failure(psched: Commands) -> No
     ok, message = findings(outcome)["overdue"]
     assert (outcome.code, ok) == (1, False)
     assert message.startswith("'late' (type 't'): its occurrence of 20")
-    assert message.endswith("late and was not started; no worker is running; start one: psched run, or pschedd start")
+    assert message.endswith("late and was not started; no node is running; start one: psched run, or pschedd start")
     psched.ok("pause", "late")
     assert findings(psched("doctor", "--json"))["overdue"] == none
 

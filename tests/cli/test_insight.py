@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from psched import open as open_collection
@@ -163,6 +166,14 @@ def test_the_forecast_says_how_many_schedules_may_skip_runs(psched: Commands) ->
     assert "2 schedules have overlap: skip; runs that become due during" in psched("forecast").err
 
 
+def test_the_forecast_says_how_many_schedules_have_an_unusable_rule(psched: Commands) -> None:
+    for key, expected in (("one", "1 schedule has a rule that cannot"), ("two", "2 schedules have a rule that cannot")):
+        psched.ok("add", key, "t", "@hourly", "{}")
+        with closing(sqlite3.connect(psched.folder / "psched.db")) as database, database:
+            database.execute("UPDATE psched_schedules SET cron = '61 * * * *'")
+        assert expected in psched("forecast").err
+
+
 def test_the_forecast_into_a_pipe_has_a_line_for_each_hour(psched: Commands) -> None:
     psched.ok("add", "key", "mail", "0 * * * *", "{}")
     shown = psched("forecast", "--days", "2")
@@ -178,7 +189,7 @@ def test_a_terminal_shows_a_heatmap(psched: Commands, monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
     lines = psched("forecast", "--days", "3").out.splitlines()
-    assert lines[0].startswith("starts of 1 schedules by hour; the most is 1 from ")
+    assert lines[0].startswith("starts of 1 schedule by hour; the most is 1 from ")
     assert lines[1].split() == [str(hour) for hour in range(24)]
     assert sum("1" in line[14:] for line in lines[2:]) == 3
 

@@ -93,9 +93,9 @@ def test_a_schedule_that_no_worker_takes_is_overdue(table: Commands) -> None:
     assert message.startswith("'late' (type 'report'): its occurrence of 20")
     assert " +0900 is 2 d" in message
     asked = (
-        "is a worker running that routes its type? (psched run, pschedd status)"
+        "is a node running that routes its type? (psched run, pschedd status)"
         if is_compat(table)
-        else "no worker is running; start one: psched run, or pschedd start"
+        else "no node is running; start one: psched run, or pschedd start"
     )
     assert message.endswith(f" late and was not started; {asked}")
 
@@ -263,11 +263,11 @@ def test_what_is_paused_or_not_late_enough_is_not_overdue(table: Commands) -> No
     assert findings(table.ok("doctor", "--json"))[0][0]
 
 
-def test_it_is_reported_whether_a_live_worker_routes_what_is_overdue(psched: Commands) -> None:
+def test_it_is_reported_whether_a_live_node_routes_what_is_overdue(psched: Commands) -> None:
     add(psched, "late")
     for types, asked in (
-        ("other", "no live worker routes the type 'report'"),
-        ("report", "1 live workers route its type; are they busy? (pschedd status)"),
+        ("other", "no live node routes the type 'report'"),
+        ("report", "1 live node routes its type; are its workers busy? (pschedd status)"),
     ):
         with collection(psched) as schedules:
             announce(schedules.store.nodes, "host/1", "schedules", TypeFilter((types,)))

@@ -72,7 +72,7 @@ def test_adding_what_the_application_does_not_route_is_reported_and_done(both: C
     assert "q2" in both.ok("queue", "list").out
 
 
-def test_nothing_is_reported_where_a_live_worker_routes_it(both: Commands) -> None:
+def test_nothing_is_reported_where_a_live_node_routes_it(both: Commands) -> None:
     announce(both, "schedules", "other")
     both.ok("add", "s1", "other", "@daily", "{}")
     assert warned(both, "queue", "submit", "q1", "other", "{}") == WARNING
@@ -89,17 +89,17 @@ def test_the_types_of_the_configuration_count(both: Commands) -> None:
     assert "'known'" in warned(both, "queue", "submit", "q1", "known", "{}")
 
 
-def test_list_and_doctor_name_types_that_no_live_worker_routes(both: Commands) -> None:
+def test_list_and_doctor_name_types_that_no_live_node_routes(both: Commands) -> None:
     warned(both, "add", "s1", "other", "@daily", "{}")
     both.ok("add", "s2", "known", "@daily", "{}")
     both.ok("list")
-    assert "no worker is running; rows of these types wait: known, other" in both.ok("doctor").out
+    assert "no node is running; rows of these types wait: known, other" in both.ok("doctor").out
     announce(both, "schedules", "known")
-    assert warned(both, "list") == "types that no live worker routes: other\n"
+    assert warned(both, "list") == "types that no live node routes: other\n"
     both.ok("queue", "list")
     told = both("doctor").out
     assert "FAILED  workers" in told
-    assert "no live worker routes other" in told
+    assert "no live node routes other" in told
     announce(both, "schedules", "known", "other")
     both.ok("list")
     assert "host/1 routes known, other" in both.ok("doctor").out

@@ -1,4 +1,4 @@
-"""A master distinguishes programs that a handler has left running on purpose from those of a dead worker."""
+"""A master distinguishes programs that a handler has left running on purpose from those of a dead child."""
 
 from __future__ import annotations
 

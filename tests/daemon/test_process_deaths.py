@@ -61,7 +61,7 @@ def test_a_program_in_a_session_of_its_own_is_killed_before_its_task_is_given_ba
     psutil.Process(began["pid"]).kill()
     second = daemon.wait_for_trace("began", count=2)
     assert not is_alive(program)
-    assert daemon.log.index("killing a process left by a dead worker: sleep") < daemon.log.index("released 1")
+    assert daemon.log.index("killing a process left by a dead child: sleep") < daemon.log.index("released 1")
     assert is_alive(psutil.Process(second["program"]))
     daemon.stop()
 

@@ -234,7 +234,7 @@ def test_why_a_schedule_waits(bench: Bench, store: ScheduleStore, insight: Sched
     assert words("later") == []
     nodes.withdraw("host/1")
     assert [reason.text for reason in insight.details("due").waits if reason.word == "no worker"] == [
-        "no worker is running; start one: psched run, or pschedd start"
+        "no node is running; start one: psched run, or pschedd start"
     ]
 
 

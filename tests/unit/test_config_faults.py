@@ -102,7 +102,10 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"types": ""}, f"config: types: {EMPTY_TYPES}"),
         ({"queue": {"types": " "}}, f"config: queue.types: {EMPTY_TYPES}"),
         ({"types": []}, f"config: types: {EMPTY_TYPES}"),
-        ({"types": ["video.*", ""]}, f"config: types: {EMPTY_TYPES}"),
+        (
+            {"types": ["video.*", " "]},
+            "config: types: item 2 is empty; give a type, a glob such as video.*, or remove the item",
+        ),
         ({"task_prefetch": "all"}, "config: task_prefetch: expected a whole number ≥ 0 or auto, got 'all'"),
         ({"poll_interval": 0}, "config: poll_interval: expected seconds or a duration (90s, 5m, 2h) > 0, got 0"),
         (

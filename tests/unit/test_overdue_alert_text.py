@@ -14,7 +14,7 @@ def overdue(status: str, attempts: int, last_error: str | None, time: int = TIME
 def test_what_was_never_begun_asks_for_a_worker() -> None:
     assert overdue("waiting", 0, None) == (
         "'report': the occurrence of 2020-09-13 12:26:40 UTC is not finished 305 s after its time (never begun);"
-        " is a worker running that routes the type 'mail'? (pschedd status, psched doctor)"
+        " is a node running that routes the type 'mail'? (pschedd status, psched doctor)"
     )
 
 

@@ -228,7 +228,7 @@ def test_a_backfill_is_paused_resumed_and_cancelled(schedules: ScheduleCollectio
     assert (state.state, state.done, state.left) == ("cancelled", 3, 0)
     assert verdict_of(schedules).violations == []
     assert started(schedules, 0, 9).left == 7
-    with pytest.raises(NotFoundError, match="no backfill 7; there are 1, 2"):
+    with pytest.raises(NotFoundError, match="no backfill 7; its backfills: 1, 2"):
         schedules.backfills.cancel("key", 7)
 
 
