@@ -74,7 +74,7 @@ def wait_for(condition: Callable[[], T | None], explain: Callable[[], str] = str
 
 
 class Daemon:
-    """A folder with `psched.yml` and `app.py` (a copy of `ordered_routers.py`), and the master that uses them.
+    """A folder with `psched.yml` and `app.py` (a copy of `application.py`), and the master that uses them.
 
     The end of the context kills what is left of the master and its children.
     """
@@ -88,7 +88,7 @@ class Daemon:
         self.environ: dict[str, str] = {}
         self._process: forkserver_client.Process | None = None
         self._settings = dict(_CONFIG)
-        shutil.copy(HERE / "ordered_routers.py", folder / "app.py")
+        shutil.copy(HERE / "application.py", folder / "app.py")
         self.configure(**config)
         if DECIDING.isdisjoint(config):
             (folder / "psched.db").write_bytes(empty_database())
