@@ -105,7 +105,7 @@ def _summary(verdict: Verdict) -> str:
     whose = " and ".join(f"{count} of them by {name}" for name, count in by.items() if count)
     parts = [f"{verdict.ran} of {verdict.expected} occurrences ran" + (f" ({whose})" if whose else "")]
     if verdict.skipped:
-        parts.append(f"{verdict.skipped} were skipped ({', '.join(sorted(verdict.reasons))})")
+        parts.append(f"{verdict.skipped} skipped ({', '.join(sorted(verdict.reasons))})")
     if verdict.running:
         parts.append(f"{verdict.running} is running")
     if verdict.pending:

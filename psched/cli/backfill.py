@@ -54,9 +54,11 @@ _SHOWN = 20
 )
 @click.option("--reverse", is_flag=True, help="Run the last occurrence first.")
 @click.option("--dry-run", is_flag=True, help="Show what would run, and start nothing.")
-@click.option("--pause", is_flag=True, help="Start no more runs until --resume.")
+@click.option(
+    "--pause", is_flag=True, help="Pause the schedule's backfills: start no more of their runs until --resume."
+)
 @click.option("--resume", is_flag=True, help="Continue paused backfills.")
-@click.option("--cancel", is_flag=True, help="Start no more runs. Runs in progress continue.")
+@click.option("--cancel", is_flag=True, help="Cancel the schedule's backfills. Runs in progress continue.")
 @click.option("--number", type=count(), help="Pause, resume or cancel only the backfill KEY:N of the schedule.")
 @common_options()
 def backfill(

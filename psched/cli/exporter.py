@@ -37,7 +37,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 @click.option(
     "--interval", type=seconds(1), default=15.0, show_default=True, help="Seconds between two writes of --textfile."
 )
-@click.option("--once", is_flag=True, help="Write one text file and exit.")
+@click.option("--once", is_flag=True, help="Write the file of --textfile once, and exit.")
 @click.option(
     "--metrics-file",
     type=click.Path(path_type=Path),

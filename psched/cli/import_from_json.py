@@ -124,7 +124,7 @@ def _new_schedule(found: dict[str, Any]) -> NewSchedule:
 def _new_task(found: dict[str, Any]) -> NewTask:
     if found.get("status", "waiting") != "waiting":
         raise ValueError(
-            f"the task is {found['status']}; export waiting tasks only: queue list --status waiting --json"
+            f"the task is {found['status']}; export waiting tasks only: psched queue list --status waiting --json"
         )
     own = {name: value for name, value in found.items() if name != _DUE}
     return NewTask(**_definition(own, NewTask._fields, ("key", "type")))

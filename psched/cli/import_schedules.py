@@ -213,7 +213,7 @@ def calendar(chosen: Chosen, file: str, name: str | None, years: int) -> None:
     if chosen.json:
         write_object(fields_of(stored), ())
         return
-    left_out = f"; {found.timed} events with a time of day are left out" if found.timed else ""
+    left_out = f"; events with a time of day, left out: {found.timed}" if found.timed else ""
     write(
         [f"{printable(stored.name)}: {len(stored.dates)} dates from {stored.dates[0]} to {stored.dates[-1]}{left_out}"]
     )
@@ -257,7 +257,7 @@ def _finish(
     target = "" if output == "-" else f" to {output}"
     written = f"{imported.scheduler}: {len(reported)} entries read, {sum(map(len, keyed))} schedules written{target}"
     for line in (
-        f"{written}; {differing} differ, of which {missing} are not written",
+        f"{written}; {differing} differ, {missing} of them not written",
         *lines(imported, reported),
     ):
         click.echo(line, err=output == "-")

@@ -203,8 +203,8 @@ def _check_no_worker(collection: ScheduleCollection | Queue) -> None:
     if alive:
         names = ", ".join(node.name for node in alive)
         raise ConfigError(
-            f"workers of the new tables are running: {names}; stop them until everything is copied, because tasks that "
-            "they finish would be copied again (a killed worker counts as running for a minute)"
+            f"nodes of the new tables are running: {names}; stop them until everything is copied, because tasks that "
+            "they finish would be copied again (a killed node counts as running for a minute)"
         )
 
 

@@ -108,7 +108,7 @@ TYPES = _option(
     type=_type_globs,
     multiple=True,
     metavar="GLOB,…",
-    help="Use only types of the application that match; replaces `types:` of the configuration.",
+    help="Use only the application's types that match a GLOB; replaces `types:` of the configuration.",
 )
 JSON = _option("--json", is_flag=True, help="Print JSON.")
 

@@ -126,7 +126,7 @@ def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt
     The exit code is 0, or 1 for an error. --json prints the applied plan, as psched plan does.
     """
     if planned is not None and (prune or adopt) and file is None and app is None:
-        raise click.UsageError("the plan already contains --prune and --adopt; remove these options")
+        raise click.UsageError("--plan alone takes no --prune and no --adopt; give them to psched plan instead")
     with _opened(chosen) as schedules:
         if planned is None:
             found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
@@ -245,7 +245,8 @@ def export(
         )
     broken = [row for row in found if row.problem is not None]
     if broken:
-        raise ValueError(f"{broken[0].key!r} cannot be exported: {broken[0].problem}; repair it, or leave it out")
+        remedy = "repair the schedule, or choose others with --owner, --type, --prefix or --tag"
+        raise ValueError(f"{broken[0].key!r} cannot be exported: {broken[0].problem}; {remedy}")
     name = _owner_of(found) if new_owner is None else check_key(new_owner, "--as")
     definitions = [definition_of(row) for row in found]
     if chosen.json:
@@ -339,7 +340,7 @@ def _versions(schedules: ScheduleCollection, key: str) -> Iterator[str]:
     """Yield a line for each change of a schedule: version, time, action, rule and node."""
     changes = schedules.ledger.changes(key)
     if not changes:
-        raise ConfigError(f"the ledger has no change of {key!r}")
+        raise ConfigError(f"the ledger has no versions of {key!r}; psched list shows all keys")
     for each in changes:
         rule = f"{each.type}, {each.rule.cron} {each.rule.timezone}"
         yield f"{each.version}\t{short_time(each.at)}\t{each.action}\t{printable(rule)}\t{printable(each.node or '?')}"

@@ -108,8 +108,8 @@ class _HandlerTime(click.ParamType):  # type: ignore[type-arg]  # as above
     "since",
     type=_TimeOption(),
     metavar="WHEN",
-    help="Start of the range (default: now; with --outage an hour before FROM, or now if that hour has begun, "
-    "or FROM if FROM is past).",
+    help="Start of the range (default: now; with --outage, FROM if it is past, else an hour before FROM but not before "
+    "now).",
 )
 @click.option(
     "--to",
@@ -237,12 +237,12 @@ def _listed(row: Fields) -> Fields:
 
 def _write_notes(found: Simulation, most: int | None) -> None:
     if most is not None and len(found.affected) > most:
-        click.echo(f"{len(found.affected) - most:,} more schedules are affected; --json lists all of them", err=True)
+        click.echo(f"affected schedules not shown: {len(found.affected) - most:,}; --json lists all of them", err=True)
     if found.unmeasured:
         names = ", ".join(found.unmeasured[:10]) + (" and more" if len(found.unmeasured) > 10 else "")
+        why = "because the ledger has no run of them"
         click.echo(
-            f"types without a run in the ledger (assumed: the mean time of the other types): {names}",
-            err=True,
+            f"runs of these types are assumed to take the mean time of the other types, {why}: {names}", err=True
         )
 
 

@@ -48,7 +48,7 @@ def hook(value: Any) -> Hook:
     elif isinstance(value, list | tuple):
         value = {"command": value}
     if not isinstance(value, Mapping) or len({"url", "command"} & value.keys()) != 1:
-        raise ValueError(f"{_EXPECTED}, or a mapping with url or command")
+        raise ValueError(f"{_EXPECTED}, or a mapping with either url or command")
     kind = "url" if "url" in value else "command"
     for key in value.keys() - set(_KEYS[kind]):
         raise ValueError(f"unknown key {key!r}; expected {', '.join(_KEYS[kind])}")

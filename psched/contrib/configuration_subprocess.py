@@ -27,7 +27,9 @@ def printed_configuration(module: str, imported: str) -> Any:
             [sys.executable, "-m", module], capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"importing {imported} took longer than {_PATIENCE} s") from None
+        raise ConfigError(
+            f"importing {imported} took longer than {_PATIENCE} s; remove slow work from these modules"
+        ) from None
     if done.returncode:
         raise ConfigError(done.stderr.strip() or f"importing {imported} ended with exit status {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -130,7 +130,7 @@ def _entry(
     nowfun = getattr(schedule, "nowfun", None)
     # the nowfun of TzAwareCrontab is just the clock
     if nowfun is not None and getattr(nowfun, "__self__", None) is not schedule:
-        remarks.append("its `nowfun` is ignored: psched uses the clock of the database, in the zone of the schedule")
+        remarks.append("`nowfun` is ignored: psched uses the clock of the database, in the zone of the schedule")
     registered = app.tasks.get(task)
     common = {
         **found.get("definition", {}),
@@ -172,7 +172,7 @@ def _rules(
                 return [{"cron": "0 0 * * *"}], _following(schedule, timezone)
             return [{"every": duration_text(seconds)}], _following(schedule, timezone)
         remarks.append(
-            "beat counts the interval from its start and the last run; psched counts it from 1970-01-01 00:00 UTC"
+            "beat counts the interval from its start, then from the last run; psched counts from 1970-01-01 00:00 UTC"
         )
         return [{"every": duration_text(seconds)}], None
     if type(schedule).__name__ == "clocked":

@@ -91,7 +91,7 @@ def _of_entry(imported: Imported, each: Reported) -> Iterator[str]:
         runs, idle = reversed(names) if each.difference.psched_runs else names
         change = next(clock_changes(instant - _AFTER_CHANGE, instant + _BEFORE_CHANGE, each.timezone), None)
         reason = "" if change is None else f" (the clock in {each.timezone} changes at {local_time(change)})"
-        yield f"  from {local_time(instant)}: {runs} runs it then, {idle} does not{reason}"
+        yield f"  first difference at {local_time(instant)}: {runs} runs it, {idle} does not{reason}"
     elif each.first_run is not None:
         yield f"  from {local_time(each.first_run)}, its first run:"
     yield from (f"  {remark}" for remark in entry.remarks)

@@ -151,7 +151,9 @@ def _weekdays(text: str) -> frozenset[int]:
         ends = [_WEEKDAYS.get(end) for end in re.split(r"\.\.|-", term)]
         first, last = (((number or 0) + 6) % 7 for number in (ends[0], ends[-1]))  # systemd's weeks begin on Monday
         if None in ends or len(ends) > 2 or first > last:
-            raise NotACalendarEventError(f"{term!r} is not a weekday, or not a range of weekdays from Monday to Sunday")
+            raise NotACalendarEventError(
+                f"expected a weekday, or a range such as Mon..Fri in a week from Mon to Sun, got {term!r}"
+            )
         found |= {(number + 1) % 7 for number in range(first, last + 1)}
     return frozenset(found)
 
@@ -164,7 +166,7 @@ def _read_date(text: str, found: dict[str, Collection[int]], stars: list[str]) -
     *years, months, days = parts
     if years:
         if "*/" in years[0]:
-            raise NotACalendarEventError(f"{years[0]!r} is out of range for the year")
+            raise NotACalendarEventError(f"expected a first year before the step, such as 2026/2, got {years[0]!r}")
         _read(found, stars, "years", _in_century(years[0]), _FIRST_YEAR, _LAST_YEAR)
     _read(found, stars, "months", months, 1, 12)
     from_end = text[-len(days) - 1] == "~"

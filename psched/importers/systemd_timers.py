@@ -120,7 +120,8 @@ def _entries(
                 origin=timer.name,
                 rule=f"{name}={value}",
                 name=timer.stem,
-                problem="counts from the start of the host, systemd or the unit, which psched cannot do; see `every`",
+                problem="counts from the start of the host, systemd or the unit, which psched cannot do; "
+                "write a schedule with `every:` instead",
             )
     for value in settings.get("Timer.OnCalendar", []):
         entry = ImportedEntry(origin=timer.name, rule=f"OnCalendar={value}", name=timer.stem)
@@ -135,7 +136,7 @@ def _entries(
         definitions = tuple({"type": common["type"], **rule, **common} for rule in rules)
         problem = next(filter(None, (problem_of(definition, timezone, calendars) for definition in definitions)), None)
         if timer.stem.endswith("@"):
-            problem = "it is a template; name its instances instead, as links to the template"
+            problem = "the timer is a template; give its instances instead: links to it, such as backup@home.timer"
         if not definitions:
             problem = "the timer has no more runs"
         following = event.following(timezone)
@@ -234,7 +235,7 @@ def _span(text: str | None) -> float | None:
 def _command(service: str, units: dict[str, Path], remarks: list[str]) -> Definition:
     """Return the type and the data of a schedule that runs the commands of a service."""
     if not service.endswith(".service"):
-        remarks.append(f"it starts {service}, which is not a service: psched starts it with systemctl")
+        remarks.append(f"the timer starts {service}, which is not a service: psched runs systemctl start {service}")
     elif service not in units:
         remarks.append(
             f"{service} is not among the unit files: psched starts it with systemctl, on the host that runs the task"
@@ -254,7 +255,7 @@ def _command(service: str, units: dict[str, Path], remarks: list[str]) -> Defini
         data["cwd"] = "/"
     if user is not None:
         environment |= {"USER": user, "LOGNAME": user, **({} if home is None else {"HOME": home})}
-        remarks.append(f"it runs as {user}: run the type command.{user} in a daemon of this user")
+        remarks.append(f"the service runs as {user}: run the type command.{user} in a daemon of this user")
     if settings.get("Service.EnvironmentFile"):
         remarks.append(
             f"EnvironmentFile={' '.join(settings['Service.EnvironmentFile'])} is not read: add its variables to `env`"

@@ -34,7 +34,7 @@ def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> 
     for key, of_key in changes.items():
         then = next((change for change in reversed(of_key) if change.at < time), None)
         if then is None and of_key[0].action not in ("add", UPGRADE):
-            raise ScheduleError(f"{key!r}: the ledger no longer has its definition before {local_time(time)}")
+            raise ScheduleError(f"{key!r}: the ledger does not reach back to {local_time(time)}; name a later time")
         existed = then is not None and then.action != DELETE
         now = present.get(key)
         if now is not None and now.policy.owner != owner:
@@ -44,7 +44,7 @@ def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> 
                 wanted.append(_definition(then))
         elif now is not None and then is None and of_key[0].action == UPGRADE:
             raise ScheduleError(
-                f"{key!r}: the schedule is older than the ledger; its definition before {local_time(time)} is unknown"
+                f"{key!r} is older than the ledger, which begins after {local_time(time)}; name a later time"
             )
         elif now is not None:
             gone.append(key)
@@ -63,7 +63,9 @@ def rollback_to_version(schedules: ScheduleCollection, key: str, version: int) -
         known = ", ".join(str(change.version) for change in changes[-10:]) or "none"
         raise NotFoundError(f"{key!r} has no version {version} in the ledger; the last ones are {known}")
     if then.action == DELETE:
-        raise ScheduleError(f"{key!r} was deleted by version {version}; delete it, or name another version")
+        raise ScheduleError(
+            f"{key!r}: version {version} is the schedule's deletion; run psched delete, or name another version"
+        )
     definition = _definition(then)
     owners = () if definition.owner is None else (definition.owner,)
     present = {row.key: row for row in schedules.store.get_many([key])}

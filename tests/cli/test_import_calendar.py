@@ -49,8 +49,7 @@ def test_whole_days_become_dates(psched: Commands) -> None:
         f"{YEAR + 1}-11-{thursdays[1]}",
     ]
     assert out == (
-        f"holidays: 7 dates from {YEAR}-01-01 to {YEAR + 1}-11-{thursdays[1]}; "
-        "1 events with a time of day are left out\n"
+        f"holidays: 7 dates from {YEAR}-01-01 to {YEAR + 1}-11-{thursdays[1]}; events with a time of day, left out: 1\n"
     )
 
 

@@ -78,7 +78,7 @@ def declared(text: str) -> DeclaredSchedules:
 def test_a_crontab_becomes_a_file_of_schedules_and_a_report(fresh: Commands, crontab: str) -> None:
     report = fresh.ok("import", "crontab", crontab, "--owner", "ann", "-t", "Europe/Berlin", "--at", _AT).out
     assert report.splitlines()[:2] == [
-        "cron: 3 entries read, 2 schedules written to schedules.yml; 1 differ, of which 1 are not written",
+        "cron: 3 entries read, 2 schedules written to schedules.yml; 1 differ, 1 of them not written",
         "crontab:4: NOT WRITTEN (@reboot): runs when the host starts, which psched cannot do; start it with systemd",
     ]
     found = declared((fresh.folder / "schedules.yml").read_text())

@@ -185,7 +185,7 @@ def test_nothing_is_copied_while_new_workers_run_or_old_ones_may(site: Site) -> 
     site.schedules.add("second")
     with psched.open(site.new) as collection:
         announce(collection.store.nodes, "host/1", "schedules", TypeFilter())
-    assert "workers of the new tables are running: host/1" in site.commands.fault(*ARGUMENTS, *new_tables(site))
+    assert "nodes of the new tables are running: host/1" in site.commands.fault(*ARGUMENTS, *new_tables(site))
     assert site.rows("schedules").keys() == {"key"}
 
 

@@ -227,7 +227,7 @@ def test_a_webhook_is_signed_over_its_id_its_time_and_its_body(receiver: Receive
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
-        ({"url": "http://h/", "command": ["x"]}, r"expected a URL .*, or a mapping with url or command"),
+        ({"url": "http://h/", "command": ["x"]}, r"expected a URL .*, or a mapping with either url or command"),
         ({"url": "ftp://h/"}, r"expected a URL \(http:// or https://\), or a command as a list of arguments"),
         ({"url": "http://h/", "retries": 3}, "unknown key 'retries'; expected url, secret, timeout"),
         ({"command": ["x"], "secret": "y" * 20}, "unknown key 'secret'; expected command, timeout"),

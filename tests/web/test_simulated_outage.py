@@ -48,7 +48,7 @@ def test_an_outage_is_simulated(visit: Visit, schedules: ScheduleCollection) -> 
         ({"workers": "many"}, "Workers: expected a whole number, got"),
         ({"workers": "0"}, "Workers: expected 1 to 10,000, got 0"),
         ({"begin": "soon"}, "Outage from: expected a time such as"),
-        ({"end": "2026-01-01T00:00"}, "Outage to: expected a time after its start"),
+        ({"end": "2026-01-01T00:00"}, "Outage to: expected a time after the start of the outage"),
         ({"begin": "2100-01-01T00:00"}, "Outage from: expected a time within a year from now"),
         ({"handler_time": "long"}, "Duration of a run: expected seconds"),
         ({"followed": "a year"}, "Continue for: expected one of 6 hours"),

@@ -86,7 +86,7 @@ class PschedBackend(BaseTaskBackend):
         """Raise InvalidTask for a task that the backend cannot run."""
         if not isinstance(task, Task):
             raise InvalidTask(
-                f"{task!r} is a task of django_tasks; Django 6 has its own: from django.tasks import task"
+                f"{task!r} is a task of the package django_tasks; on Django 6 write: from django.tasks import task"
             )
         super().validate_task(task)
         module = task.module_path.rpartition(".")[0]

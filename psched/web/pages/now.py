@@ -75,7 +75,7 @@ def verdict(snapshot: Snapshot) -> tuple[str, str]:
     if not alive and due:
         return "bad", "No worker is running, and work is due"
     if any(node.vanished for node in snapshot.nodes):
-        return "warn", "A worker has vanished"
+        return "warn", "A node has vanished"
     if snapshot.schedules.get("failing", _NONE).count:
         return "warn", "Some schedules are failing and being retried"
     if not alive:

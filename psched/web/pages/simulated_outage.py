@@ -110,7 +110,7 @@ def _read(form: Mapping[str, str], now: float) -> _Question:
         raise InvalidValueError("Outage from: expected a time within a year from now")
     if not begin < end <= begin + _LONGEST:
         raise InvalidValueError(
-            f"Outage to: expected a time after its start, and at most {_LONGEST // 86400} days after it"
+            f"Outage to: expected a time after the start of the outage, at most {_LONGEST // 86400} days later"
         )
     if not 1 <= workers <= _MOST_WORKERS:
         raise InvalidValueError(f"Workers: expected 1 to {_MOST_WORKERS:,}, got {workers:,}")
