@@ -173,6 +173,6 @@ def test_a_schedule_is_not_paused_more_often_than_its_row_can_keep(
     assert store.modify(seen, last)
     before = schedules["key"].metadata()
     assert before.earlier_pauses == kept[:-1]
-    with pytest.raises(ScheduleError, match="101 times"):
+    with pytest.raises(ScheduleError, match="101 earlier pauses"):
         schedules["key"].pause()
     assert schedules["key"].metadata() == before
