@@ -73,7 +73,7 @@ def open_table(name: SectionName, settings: Settings, open_section: Callable[[Se
     """
     section = dict(settings.named_sections).get(name)
     if section is None:
-        raise ConfigError(f"the configuration has no {name}: give it type and url, or a section `{name}:`")
+        raise ConfigError(f"the configuration has no section `{name}:`; add it, with `type:` and `url:`")
     attach_listeners(settings)
     opened = open_section(section, holder_name(str(os.getpid())))
     try:

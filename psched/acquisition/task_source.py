@@ -176,8 +176,8 @@ class TaskSource:
         try:
             return self.settlement.pass_over(claim, now, self._clock())
         except RUN_IS_OVER as lost:
-            log.info("key=%s the occurrence could not be skipped: %s", claim.row.key, lost)
+            log.info("key=%s was not run, and its skip or pause was not stored: %s", claim.row.key, lost)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
-            words = "key=%s the occurrence could not be skipped: %s; retrying when its lease ends"
+            words = "key=%s was not run, and its skip or pause was not stored: %s; retrying when its lease ends"
             log.warning(words, claim.row.key, one_line(failure))
         return True

@@ -248,7 +248,8 @@ class App(Router):
         made: TaskFunction[..., Any] = TaskFunction(function, wanted, options, self._queue)
         before = self._functions.get(wanted)
         if before is not None:
-            raise ConfigError(f"{wanted!r} is handled twice: by {before.parameters.name} and by {made.parameters.name}")
+            both = f"by {before.parameters.name} and by {made.parameters.name}"
+            raise ConfigError(f"{wanted!r} is handled twice: {both}; give one of them another type")
         self._functions[wanted] = made
         self._routes[wanted] = partial(FunctionHandler.of(made), loops=self._loops)
         return made

@@ -73,7 +73,7 @@ def load_modules(include: Sequence[str], require: Sequence[str]) -> dict[str, Mo
     for folder in include:
         if not os.path.isdir(folder):  # noqa: PTH112 – a Path raises for a name that is too long
             problem = "is not a folder" if os.path.exists(folder) else "does not exist"  # noqa: PTH110 – as above
-            raise ConfigError(f"the folder {folder!r} to be included (-I) {problem}")
+            raise ConfigError(f"include (-I): {folder!r} {problem}; expected a folder")
     paths = [str(Path(folder).absolute()) for folder in include]
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
     return {name: _require(name) for name in require}

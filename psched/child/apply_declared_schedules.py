@@ -80,13 +80,13 @@ class ApplyDeclaredSchedules:
         applied = apply_declared(schedules, declared)
         counts = {action: sum(each.action == action for each in applied.changes) for action in ("add", "modify")}
         log.info(
-            "apply_at_start: %d schedules added, %d modified, %d unchanged",
+            "apply_at_start: schedules: %d added, %d modified, %d unchanged",
             counts["add"],
             counts["modify"],
             applied.unchanged,
         )
         if applied.undeclared:
             log.info(
-                "apply_at_start: %d schedules are no longer declared; `psched apply --prune` deletes them",
+                "apply_at_start: schedules no longer declared: %d; `psched apply --prune` deletes them",
                 len(applied.undeclared),
             )

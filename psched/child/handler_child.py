@@ -216,7 +216,7 @@ class HandlerChild(ChildWork):
     def _release_dead(self, polled: PolledSections) -> None:
         """Release the leases of dead predecessors before the first poll. Retry until the database answers."""
         for dead in self._spec.dead:
-            what = f"releasing the leases of dead worker {dead.holder}"
+            what = f"releasing the leases of dead child {dead.holder}"
             self._stopping.retry(what, partial(self._give_back, dead))
         if self._spec.dead and not self._stopping.is_set():
             self._send(pipes.RECOVERED)

@@ -222,7 +222,8 @@ class FailureReporter(AlertThread):
             return False
         schedule: ScheduleRow | None = None
         if failure.failed_at < self._now() - _KEPT:
-            log.error("key=%s no on_failure hook has accepted this failure in 7 days; dropping it", failure.key)
+            words = "key=%s dropping the failure of %s, which no on_failure hook has accepted in 7 days"
+            log.error(words, failure.key, local_time(failure.failed_at))
         else:
             schedule = None if self._schedules is None else self._schedules.get(failure.key)
             facts = failure_facts(failure, self._section, is_paused=schedule is not None and schedule.has_failed_enough)

@@ -257,7 +257,7 @@ class OutboxEvents:
             return outbox_event(pending, self._table) if pending.facts["event"] in self._kinds else None
         except (KeyError, TypeError):
             place, facts = pending.place, dict(pending.facts)
-            log.error("event %s in the outbox of %s is not sent: it cannot be read: %s", place, self._table, facts)
+            log.error("event %s in the outbox of %s is damaged, and is dropped: %s", place, self._table, facts)
             return None
 
 

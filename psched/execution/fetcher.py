@@ -340,7 +340,7 @@ class Fetcher:
                 self._sweep(DeadChild(self._dispatch.holder))
                 self._sweep_at = math.inf
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the database may answer later
-            log.warning("releasing the leases of dead workers failed: %s; retrying", one_line(error))
+            log.warning("releasing the leases of dead children failed: %s; retrying", one_line(error))
             self._recover_at = now + _RETRY
 
     def _give_back(self, dead: DeadChild) -> bool:

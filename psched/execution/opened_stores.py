@@ -41,7 +41,7 @@ class OpenSection:
         count = self.source.give_back(dead.holder, suspects, dead.error, claims)
         if count:
             leases = "1 lease" if count == 1 else f"{count} leases"
-            log.info("section=%s released %s of dead worker %s", self.name, leases, dead.holder)
+            log.info("section=%s released %s of dead child %s", self.name, leases, dead.holder)
 
 
 def open_sections(settings: Settings, holder: str, connections: int | None = None) -> list[OpenSection]:

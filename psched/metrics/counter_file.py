@@ -351,7 +351,7 @@ def _lock(descriptor: int, path: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if monotonic() >= until:
-                raise CounterFileError(f"{path} is locked by another process") from None
+                raise CounterFileError(f"{path} is locked by another process (fuser {path} names it)") from None
             time.sleep(0.001)
         else:
             return
@@ -364,7 +364,8 @@ def _open(path: Path, flags: int) -> int:
         found = os.fstat(descriptor)
         is_ours = stat.S_ISREG(found.st_mode) and os.pread(descriptor, len(_LAYOUT), 0) == _LAYOUT
         if not is_ours or found.st_size < _FIRST:
-            raise CounterFileError(f"{path} is not a file of counters of this version of psched; restart the daemon")
+            remedy = "name the metrics_file of a running daemon, or restart a daemon of another version"
+            raise CounterFileError(f"{path} does not contain counters of this version of psched; {remedy}")
     except BaseException:
         os.close(descriptor)
         raise

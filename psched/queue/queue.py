@@ -353,7 +353,9 @@ class QueuedTask(Generic[R_co]):
         if outcome is None:
             raise NotFoundError(self._is_missing())
         if outcome.status in ONGOING:
-            raise ResultTimeoutError(f"{self.key!r} has not ended in time: it is {outcome.status}, and continues")
+            raise ResultTimeoutError(
+                f"{self.key!r} has not ended within `timeout`; it is {outcome.status}, and is not cancelled"
+            )
         if outcome.status == "failed":
             raise TaskFailedError(f"{self.key!r} has failed: {error_summary(outcome.error or '')}", outcome.error)
         if outcome.status == "cancelled":

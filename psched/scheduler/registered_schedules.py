@@ -78,7 +78,7 @@ def expression_of(cron: str | None, every: Every | None, at: At | None, timezone
     given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
     if len(given) != 1:
         names = ", ".join(given) or "none of them"
-        raise ValueError(f"give cron=, every= or at=, got {names}; at= is for a task that runs once")
+        raise ValueError(f"give exactly one of cron=, every= and at= (for a task that runs once), got {names}")
     if cron is not None:
         return cron
     return f"@every {_interval(every)}" if every is not None else f"@at {_moment(at, timezone)}"
@@ -112,7 +112,7 @@ def _moment(at: object, timezone: str) -> str:
     except OverflowError:
         raise ValueError(f"at {at}: expected a time in the years 1970 to 9999, also in {timezone}") from None
     if local.fold and local.tzinfo is not None:
-        again = "this is the second time; give timezone='UTC' with it"
+        again = "`at` is the second of the two; give timezone='UTC' and the same `at`"
         raise ValueError(f"at {local.isoformat()}: the clocks of {timezone} show this time twice, and {again}")
     return local.replace(tzinfo=None).isoformat(timespec="seconds")
 

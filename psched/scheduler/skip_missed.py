@@ -98,7 +98,7 @@ class MissedOccurrences:
         return True
 
     def _finish_abandoned(self, name: str, start: float) -> None:
-        """Acquire the occurrence of a dead worker, if the occurrence's lease has ended.
+        """Acquire the occurrence of a dead instance, if the occurrence's lease has ended.
 
         If the occurrence was due more than the grace time before `start`, finish it without submitting a task.
         Otherwise release it.
@@ -111,4 +111,4 @@ class MissedOccurrences:
                 else:
                     task.release()
             except (IdempotentError, OutcomeUnknownError, PreemptedError) as error:
-                log.info("key=%s the occurrence of a dead worker was not settled: %s; retrying", name, error)
+                log.info("key=%s the occurrence that a dead instance ran was not settled: %s; retrying", name, error)

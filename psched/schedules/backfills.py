@@ -244,7 +244,9 @@ class BackfillCollection:
                 wanted = replace(wanted, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
             if not self._store.apply([RowChange(row, wanted)]):
                 return True
-        raise ScheduleError(f"{part.key!r}: not cancelled: it was changed during each of {_TRIES} tries; try again")
+        raise ScheduleError(
+            f"{part.key!r}: not cancelled: the backfill was changed during each of {_TRIES} tries; try again"
+        )
 
     def _plan(
         self, key: str, since: int, until: int, mode: BackfillMode, parts: Mapping[int, Sequence[ScheduleRow]]

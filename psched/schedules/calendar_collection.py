@@ -63,7 +63,9 @@ class CalendarCollection:
             if self._store.write(name, seen, json.dumps([*calendar.dates, *calendar.weekdays])):
                 break
         else:
-            raise ScheduleError(f"the calendar {name!r} was changed during each of {_TRIES} tries; try again")
+            raise ScheduleError(
+                f"the calendar {name!r} was not set: other clients changed it during each of {_TRIES} tries; try again"
+            )
         for key in self.users(name):
             Schedule(self._schedules, key, self._dialect).follow(calendar)
         return calendar

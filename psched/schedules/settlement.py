@@ -150,7 +150,9 @@ class ScheduleSettlement(Settlement):
         row = cast("ScheduleRow", claim.row)
         backfill = row.rule.backfill
         if backfill is not None and self.store.get(backfill.schedule) is None:
-            log.warning("key=%s deleted, because its schedule %r was deleted", row.key, backfill.schedule)
+            log.warning(
+                "key=%s the backfill is deleted, because its schedule %r was deleted", row.key, backfill.schedule
+            )
             self.store.delete(row.key)
             return True
         is_paused: bool | None = self.is_paused(row)
@@ -170,8 +172,9 @@ class ScheduleSettlement(Settlement):
         if changed is not None:
             self.store.release(claim.lease, until, begun=False)
             return True
-        number = "many" if entry.count is None else str(entry.count)
-        log.info("key=%s skipped %s occurrences from %s on: %s", row.key, number, _date(row.next_time), entry.detail)
+        first, number = _date(row.next_time), "many" if entry.count is None else str(entry.count)
+        skipped = f"the occurrence of {first}" if entry.count == 1 else f"{number} occurrences from {first} on"
+        log.info("key=%s skipped %s: %s", row.key, skipped, entry.detail)
         return True
 
     def _pause_failing(self, key: str) -> bool | None:
@@ -193,7 +196,11 @@ class ScheduleSettlement(Settlement):
                     )
                     return True
         except Exception as failure:  # noqa: BLE001 – the run is settled, whatever a driver raises
-            log.warning("key=%s not paused: %s; retrying before its next run", key, one_line(failure))
+            log.warning(
+                "key=%s could not be paused after its failures: %s; retrying before its next run",
+                key,
+                one_line(failure),
+            )
         return None
 
     def is_paused(self, row: Row) -> bool:

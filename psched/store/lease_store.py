@@ -260,7 +260,7 @@ class LeaseStore(ABC):
 
         Only PostgreSQL can do this; other stores raise NotSupportedError.
         """
-        raise NotSupportedError("only PostgreSQL has channels")
+        raise NotSupportedError("this store cannot send notifications; use a table on PostgreSQL")
 
     @abstractmethod
     def close(self) -> None:

@@ -128,17 +128,21 @@ class LeaseRecovery:
         except OSError as error:
             self._failed(f"cannot fork: {error.strerror}", now, last)
         else:
-            log.info("%s releases the leases of %d dead workers", self._child, len(self._claimed))
+            log.info("%s releases the leases of %s", self._child, _number_of(self._claimed))
 
     def _failed(self, reason: str, now: float, last: bool) -> None:
         if last:
             self._claimed += self.claim()
         outlook = "the leases end after alive_time" if last else "retrying"
-        log.warning("cannot release the leases of %d dead workers: %s; %s", len(self._claimed), reason, outlook)
+        log.warning("cannot release the leases of %s: %s; %s", _number_of(self._claimed), reason, outlook)
         self._in_part = [dead for dead in self._in_part if dead not in self._claimed]
         if not last:
             self.add(self._claimed)
             self._fork_at = now + _RETRY_PAUSE
+
+
+def _number_of(dead: Sequence[DeadChild]) -> str:
+    return "1 dead child" if len(dead) == 1 else f"{len(dead)} dead children"
 
 
 class RecoveryChild(ChildWork):

@@ -174,7 +174,7 @@ def _check_trust(path: Path, found: os.stat_result) -> None:
     if found.st_mode & stat.S_IWOTH:
         raise PidFileError(f"pid file {path} is writable by every user; remove it, or chmod o-w")
     if os.geteuid() == 0 and found.st_nlink > 1:
-        raise PidFileError(f"pid file {path} has {found.st_nlink} hard links; remove it")
+        raise PidFileError(f"pid file {path} has {found.st_nlink} hard links, expected 1; remove it")
 
 
 def _explained(path: Path, error: OSError) -> PidFileError:

@@ -264,7 +264,10 @@ class Supervisor:
         try:
             self._open_dispatch_socket(config)
         except OSError as error:
-            log.error("reload failed: no socket for the workers: %s; the workers continue unchanged", error.strerror)
+            log.error(
+                "reload failed: cannot open a socket for the workers: %s; the workers continue unchanged",
+                error.strerror,
+            )
             return
         log.info("reloading %s", "now" if immediate else "each worker after its task")
         self.config = config

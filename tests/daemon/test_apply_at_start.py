@@ -43,12 +43,12 @@ def test_the_schedules_are_applied_when_the_database_answers_and_after_a_kill_an
             daemon.worker().kill()
             daemon.wait_for_log("apply_at_start: the database does not answer: ", count=2)
             proxy.pass_on()
-            daemon.wait_for_log("apply_at_start: 1 schedules added")
+            daemon.wait_for_log("apply_at_start: schedules: 1 added")
             with daemon.schedules() as found:
                 assert found["declared"].metadata().policy.owner == "shop"
                 (tmp_path / "shop.py").write_text(_APP.format(owner="shop").replace("1h", "2h"))
                 daemon.signal(signal.SIGUSR1)
-                daemon.wait_for_log("apply_at_start: 0 schedules added, 1 modified")
+                daemon.wait_for_log("apply_at_start: schedules: 0 added, 1 modified")
                 assert found["declared"].metadata().rule.cron == "@every 2h"
             daemon.stop()
 

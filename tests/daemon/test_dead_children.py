@@ -66,7 +66,7 @@ def test_a_run_that_a_sibling_began_since_is_not_released_for_a_dead_worker(make
     daemon.signal(signal.SIGTERM)
     daemon.wait_for_log("stopping when the running tasks are done")
     psutil.Process(finished).kill()
-    daemon.wait_for_log("releases the leases of 1 dead workers")
+    daemon.wait_for_log("releases the leases of 1 dead child")
     daemon.wait_for(lambda: [child.pid for child in children_of(daemon.master)] == [sibling])
     with daemon.schedules() as schedules:
         row = schedules.store.get("s1")
@@ -88,7 +88,7 @@ def test_a_reload_to_one_worker_takes_no_run_from_a_worker_that_still_ends_its_t
     daemon.signal(signal.SIGUSR1)
     daemon.wait_for_log("reloading each worker after its task")
     psutil.Process(first).kill()
-    daemon.wait_for_log("of dead worker")
+    daemon.wait_for_log("of dead child")
     assert "released 1 lease" in daemon.log
     daemon.wait_for_trace("began", killed, count=2)
     assert len(daemon.traces("began", left)) == 1

@@ -188,6 +188,6 @@ def test_a_reload_without_a_descriptor_for_the_socket_leaves_the_workers_alone(
     with monkeypatch.context() as patch:
         patch.setattr("psched.supervisor.supervisor.DispatchSocket", fail)
         master.tick()
-    assert "reload failed: no socket for the workers: Too many open files" in caplog.text
+    assert "reload failed: cannot open a socket for the workers: Too many open files" in caplog.text
     assert master.supervisor._dispatch is dispatch
     assert not any(child.escalation.stopping for child in before)

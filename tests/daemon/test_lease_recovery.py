@@ -36,7 +36,7 @@ def test_a_stop_waits_for_one_recovery_child_however_many_workers_have_died(
     assert recovery.done
     assert len(process_table.forked) == 1
     reason = "the recovery process was killed by SIGKILL (it did not exit in time)"
-    assert f"cannot release the leases of 2 dead workers: {reason}; the leases end after alive_time" in caplog.text
+    assert f"cannot release the leases of 2 dead children: {reason}; the leases end after alive_time" in caplog.text
 
 
 def test_the_leases_of_a_dead_fetching_child_wait_for_the_next_one() -> None:

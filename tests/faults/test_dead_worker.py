@@ -22,9 +22,9 @@ def test_what_a_dead_worker_held_is_given_back_after_the_outage_and_complained_o
         server.kill()
         daemon.worker().kill()
         daemon.wait_for_successor(1, first["pid"])
-        daemon.wait_for_log("releasing the leases of dead worker")
+        daemon.wait_for_log("releasing the leases of dead child")
         daemon.pause(1)  # in which it has tried four times
         server.start()
         daemon.wait_for_trace("began", count=2)
-        assert daemon.log.count("releasing the leases of dead worker") == 1
+        assert daemon.log.count("releasing the leases of dead child") == 1
         daemon.stop()

@@ -134,7 +134,7 @@ def test_moments(site: Site, at: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({}, ValueError, "give cron=, every= or at="),
+        ({}, ValueError, "give exactly one of cron=, every= and at="),
         ({"cron": YEARLY, "every": 5}, ValueError, "got cron, every"),
         ({"every": 1.5}, ValueError, "whole seconds"),
         ({"at": datetime(2027, 10, 31, 1, 0, tzinfo=UTC), "timezone": "Europe/Paris"}, ValueError, "twice"),

@@ -173,7 +173,10 @@ def test_what_is_imported_already_is_taken_as_it_is() -> None:
         (ApplicationSpec(("psched.handlers.command:CommandHandler",)), "is neither a Dispatch subclass nor an App"),
         (ApplicationSpec((App,)), "is neither a Dispatch subclass nor an App"),
         (ApplicationSpec((App(),)), "the App handles no task"),
-        (ApplicationSpec(("x:y",), include=("/nowhere/at/all",)), "the folder '/nowhere/at/all' to be included (-I)"),
+        (
+            ApplicationSpec(("x:y",), include=("/nowhere/at/all",)),
+            "include (-I): '/nowhere/at/all' does not exist; expected a folder",
+        ),
         (ApplicationSpec(("Jobs",), require=("/nowhere/jobs.py",)), "there is no file '/nowhere/jobs.py' to load"),
     ],
 )

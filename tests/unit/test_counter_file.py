@@ -266,7 +266,7 @@ def test_the_old_master_leaves_the_file_to_the_new_one(path: Path) -> None:
 def test_another_file_is_not_read(path: Path) -> None:
     for text in (b"", b"something else", counter_file._LAYOUT):
         path.write_bytes(text)
-        with pytest.raises(CounterFileError, match="not a file of counters"):
+        with pytest.raises(CounterFileError, match="does not contain counters of this version"):
             read_counters(path)
     path.unlink()
     with pytest.raises(CounterFileError, match="No such file or directory; is the daemon running"):

@@ -899,7 +899,7 @@ def test_a_recovery_that_fails_is_logged_and_tried_again(bench: Bench, caplog: p
     with caplog.at_level(logging.WARNING):
         bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")])
         bench.turn()
-    assert "releasing the leases of dead workers failed: nobody answers; retrying" in caplog.text
+    assert "releasing the leases of dead children failed: nobody answers; retrying" in caplog.text
     assert bench.recovered == 0
     assert bench.turns.pause < 0.5
     bench.queue.fails = False

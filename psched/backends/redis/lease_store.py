@@ -252,7 +252,9 @@ class RedisLeaseStore(LeaseStore):
         """Log the keys that have no valid row. The script has already removed them from the sets of the table."""
         for key in (found[0].decode(errors="replace") for found in unreadable):
             row = f"{self._table.prefix}row:{key}"
-            log.error("key=%s cannot be run: the Redis key %s is missing, or is no hash; delete it", key, row)
+            log.error(
+                "key=%s cannot be run: the Redis key %s is missing or not a hash; if it exists, delete it", key, row
+            )
 
 
 class SubmitOnAdvance:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import time
+
 import pytest
 
 from psched.model import LeaseTimes, Policy
@@ -39,6 +43,22 @@ def test_a_schedule_s_whole_life_is_proved(store: ScheduleStore) -> None:
     assert found == [("skipped", "superseded", 1), ("finished", "run-now", 2), ("finished", "run-now", 1)]
     [verdict] = schedules.audit(now - 600, now + 60, keys=["key"])
     assert (verdict.violations, verdict.ran) == ([], 2)
+
+
+@pytest.mark.parametrize(
+    ("cron", "words"),
+    [("%M %H * * *", r"the occurrence of \S+ \S+"), ("* * * * *", r"\d+ occurrences from \S+ \S+ on")],
+)
+def test_the_log_names_the_skipped_occurrences(
+    store: ScheduleStore, caplog: pytest.LogCaptureFixture, cron: str, words: str
+) -> None:
+    begin = int(store.now()) // 60 * 60 - 600
+    schedules = ScheduleCollection(store, LeaseTimes(300, 300, 300), Defaults("UTC"))
+    expression = time.strftime(cron, time.gmtime(begin))
+    schedules.add("key", "t", cron=expression, next_time=begin, max_lateness=60)
+    with caplog.at_level(logging.INFO):
+        schedules.poll()
+    assert re.search(f"key=key skipped {words}: ", caplog.text)
 
 
 def test_what_a_schedule_is_for_is_versioned_with_it(store: ScheduleStore) -> None:

@@ -77,7 +77,7 @@ def test_a_task_that_has_not_ended_in_time_goes_on(queue: Queue, timeout: float)
     ]
     for call in calls:
         with pytest.raises(
-            ResultTimeoutError, match="'key' has not ended in time: it is running, and continues"
+            ResultTimeoutError, match="'key' has not ended within `timeout`; it is running, and is not cancelled"
         ) as raised:
             call()
         assert isinstance(raised.value, TimeoutError)

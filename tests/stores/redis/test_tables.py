@@ -189,7 +189,7 @@ def test_what_is_no_row_at_all_is_reported_once_and_can_be_deleted(
     assert [row.key for row in store.list()] == ["good"]
     for expected in (["good"], []):
         assert keys_of(store.acquire(10, 100)) == expected
-    message = f"key=bad cannot be run: the Redis key {rows.prefix}row:bad is missing, or is no hash"
+    message = f"key=bad cannot be run: the Redis key {rows.prefix}row:bad is missing or not a hash"
     assert caplog.text.count(message) == 1
     assert store.get("bad") is None
     store.delete("bad")
