@@ -132,8 +132,9 @@ class App(Router):
 
         `store_result`, `retention_time` and `failed_retention_time` have no effect on runs of schedules.
 
-        An `async def` function runs on the event loop of its thread. The loop is kept between tasks, and `kill` cancels
-        the function. Other functions must check `task.stop_reason`.
+        An `async def` function runs on the event loop of its thread. The loop is kept between tasks. If a run is to
+        stop (a timeout, a cancel request, a lost lease, an immediate stop of the worker), the function is cancelled.
+        Other functions must check `task.stop_reason`.
 
         Raises:
             ConfigError: an option is wrong, the type has a handler already, or the object cannot be a handler.

@@ -11,9 +11,9 @@ from psched.execution.fetcher import Fetcher
 from psched.execution.fetcher_settlement import GroupSettlementThread
 from psched.execution.opened_stores import open_sections
 from psched.execution.stop_event import StopEvent
+from psched.process.child_base import ChildBase
 from psched.process.child_protocol import APPLIED, RECOVERED
 from psched.process.child_spec import ChildSpec
-from psched.process.child_work import ChildWork
 from psched.store.node_registry import NodeProcess
 
 _SETTLEMENT = 1.0
@@ -24,7 +24,7 @@ _CONNECTIONS = 2
 """The idle connections of each section: one to acquire rows, and one to settle runs at the same time."""
 
 
-class FetchingChild(ChildWork):
+class FetchingChild(ChildBase):
     def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
         """`send`: sends the master a message of `psched.process.child_protocol`."""
         assert spec.dispatch is not None

@@ -30,8 +30,8 @@ from psched.execution.run_stats import CountReporter, counted_tables, run_counte
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
+from psched.process.child_base import ChildBase
 from psched.process.child_spec import ChildSpec
-from psched.process.child_work import ChildWork
 from psched.process.dead_child import DeadChild
 from psched.process.run_outcome_log import log_runs
 from psched.process.running_table import RunRecord
@@ -41,7 +41,7 @@ from psched.telemetry import attach
 log = logging.getLogger(__name__)
 
 
-class HandlerChild(ChildWork):
+class HandlerChild(ChildBase):
     """Runs handlers in the main thread or, with `processor_type: thread`, in `processors` threads."""
 
     def __init__(
@@ -242,7 +242,7 @@ class HandlerChild(ChildWork):
         self._close_pings()
 
 
-class LazyHandlerChild(ChildWork):
+class LazyHandlerChild(ChildBase):
     """Waits for a task from the fetching child, then opens its stores and works as a `HandlerChild`.
 
     The stores are opened late, because open stores write to memory that is otherwise shared with the master. Without

@@ -18,6 +18,7 @@ from psched.clock import monotonic
 from psched.config import Settings
 from psched.error_messages import ESCAPES
 from psched.execution.forced_exit import KEEPS_RUNNING, kill_descendants
+from psched.process.child_base import ChildBase
 from psched.process.child_protocol import (
     BEAT,
     BYE,
@@ -27,7 +28,6 @@ from psched.process.child_protocol import (
     TROUBLE,
     ChildPipe,
 )
-from psched.process.child_work import ChildWork
 from psched.process.escalation import RELEASE
 from psched.process.linux import KillTimer
 from psched.process.logs import Log
@@ -59,7 +59,7 @@ class ControlThread(threading.Thread):
         self._interval = settings.child_heartbeat_interval
         self._kill_timer = KillTimer(settings.child_heartbeat_limit + settings.child_kill_interval + RELEASE)
         self._log_file = log_file
-        self._role: ChildWork | None = None
+        self._role: ChildBase | None = None
         self._role_lock = threading.Lock()
         self._title = ""
         self._running = 0
@@ -67,7 +67,7 @@ class ControlThread(threading.Thread):
         self._trouble: str | None = None
         self._end_at: float | None = None
 
-    def started(self, role: ChildWork) -> None:
+    def started(self, role: ChildBase) -> None:
         """Pass orders to `role` from now on, and report to the master that the child is ready."""
         with self._role_lock:  # an order without a role ends the process, so no order may be handled here
             self._role = role
@@ -102,7 +102,7 @@ class ControlThread(threading.Thread):
             self._pipe.send(BEAT)
 
     def _report(self) -> bool:
-        """Update the process title, and tell the master if the `ChildWork.trouble` has changed.
+        """Update the process title, and tell the master if the `ChildBase.trouble` has changed.
 
         Return whether the child was idle since the last heartbeat.
         """
@@ -155,7 +155,7 @@ class ControlThread(threading.Thread):
             log.exception("an error in the control thread; the thread continues")
 
     def _stop_role(self, immediate: bool, grace: float | None = None) -> None:
-        """Stop the child's `ChildWork`. If it has not started, no row is leased, so end the process."""
+        """Stop the child's `ChildBase`. If it has not started, no row is leased, so end the process."""
         with self._role_lock:
             if self._role is None:
                 self._pipe.send(BYE)

@@ -17,9 +17,9 @@ from psched.child.heartbeat_and_control import ControlThread
 from psched.config import Settings
 from psched.errors import ConfigError
 from psched.metrics.event_counters import ChildCounter
+from psched.process.child_base import ChildBase
 from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, START_ERROR, ChildPipe
 from psched.process.child_spec import FETCHER_SLOT, ChildSpec
-from psched.process.child_work import ChildWork
 from psched.process.logs import Log
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 
@@ -31,9 +31,9 @@ hundreds of tasks, which took 6 % of the processor time of no-op tasks (2026-11-
 
 
 def child_main(
-    name: str, settings: Settings, pipe: ChildPipe, log_file: Log, make: Callable[[ChildPipe], ChildWork]
+    name: str, settings: Settings, pipe: ChildPipe, log_file: Log, make: Callable[[ChildPipe], ChildBase]
 ) -> int:
-    """Run the `ChildWork` that `make(pipe)` returns. Return the exit code. `name`: shown in the process title."""
+    """Run the `ChildBase` that `make(pipe)` returns. Return the exit code. `name`: shown in the process title."""
     pid = os.getpid()
     gc.set_threshold(_COLLECTED)
     log_file.collect_output()
@@ -64,8 +64,8 @@ def child_main(
     return DONE
 
 
-def role_of(spec: ChildSpec, pipe: ChildPipe) -> ChildWork:
-    """Load the application and return the `ChildWork` that `spec` describes. Runs in the child's main thread."""
+def role_of(spec: ChildSpec, pipe: ChildPipe) -> ChildBase:
+    """Load the application and return the `ChildBase` that `spec` describes. Runs in the child's main thread."""
     if spec.counters is not None:
         ChildCounter(spec.counters).attach()
     application = load(spec.application)

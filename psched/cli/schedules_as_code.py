@@ -144,7 +144,8 @@ def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt
 def _refuse_another(found: Plan, now: Plan, name: str) -> None:
     if _written(found) != _written(now):
         raise PlanConflictError(
-            f"{name}: the plan is out of date: {now.source} needs other changes; nothing was applied; make a new plan"
+            f"{name}: the plan is out of date: a plan of {now.source} would now make other changes; "
+            "nothing was applied; make a new plan"
         )
 
 

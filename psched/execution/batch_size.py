@@ -30,7 +30,7 @@ MOST_TYPES = 1000
 
 
 class BatchSizer:
-    """Chooses a fixed number of rows for each poll. Averages the recent durations of the runs of each type."""
+    """Limits each poll to the same number of rows. Averages the recent durations of the runs of each type."""
 
     def __init__(self, number: int) -> None:
         self._size = number

@@ -67,7 +67,10 @@ class LeaseRenewer(PeriodicThread):
                 extend_many(tasks)
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next tick tries again
             if source not in self._failing:
-                log.warning("leases cannot be renewed: %s; runs are stopped before their leases end", one_line(error))
+                log.warning(
+                    "leases cannot be renewed: %s; retrying; a run is stopped only if its lease is about to end",
+                    one_line(error),
+                )
             self._failing.add(source)
         else:
             if source in self._failing and tasks:

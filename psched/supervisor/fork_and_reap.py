@@ -20,9 +20,9 @@ import psutil
 from psched.child.main import child_main
 from psched.clock import Clock, monotonic
 from psched.config import Settings
+from psched.process.child_base import ChildBase
 from psched.process.child_protocol import ChildPipe, MasterPipe, open_pipes
 from psched.process.child_spec import ChildSpec
-from psched.process.child_work import ChildWork
 from psched.process.escalation import Escalation
 from psched.process.linux import signal_at_death_of_parent
 from psched.process.logs import Log
@@ -122,7 +122,7 @@ class ProcessTable:
         self,
         name: str,
         settings: Settings,
-        make: Callable[[ChildPipe], ChildWork],
+        make: Callable[[ChildPipe], ChildBase],
         spec: ChildSpec | None = None,
         lifetime: float = math.inf,
     ) -> ChildProcess:

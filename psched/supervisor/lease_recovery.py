@@ -15,9 +15,9 @@ from psched.config import Settings
 from psched.error_messages import one_line
 from psched.execution.opened_stores import open_sections
 from psched.model import worker_died
+from psched.process.child_base import ChildBase
 from psched.process.child_protocol import RECOVERED, ChildPipe
 from psched.process.child_spec import FETCHER_SLOT, ChildSpec
-from psched.process.child_work import ChildWork
 from psched.process.dead_child import DeadChild
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
@@ -145,7 +145,7 @@ def _number_of(dead: Sequence[DeadChild]) -> str:
     return "1 dead child" if len(dead) == 1 else f"{len(dead)} dead children"
 
 
-class RecoveryChild(ChildWork):
+class RecoveryChild(ChildBase):
     def __init__(self, settings: Settings, dead: Sequence[DeadChild], is_last: bool, pipe: ChildPipe) -> None:
         """`is_last`: whether no child is left. If so, all leases of a holder that children shared can be released."""
         self._dead = dead

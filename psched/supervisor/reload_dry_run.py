@@ -9,8 +9,8 @@ from functools import partial
 
 from psched.application import ApplicationSpec, load
 from psched.errors import ConfigError
+from psched.process.child_base import ChildBase
 from psched.process.child_protocol import ChildPipe
-from psched.process.child_work import ChildWork
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.loaded_config import LoadedConfig
@@ -19,9 +19,9 @@ from psched.supervisor.master_status import RequestStatus
 log = logging.getLogger(__name__)
 
 
-def _load_application(application: ApplicationSpec, pipe: ChildPipe) -> ChildWork:
+def _load_application(application: ApplicationSpec, pipe: ChildPipe) -> ChildBase:
     load(application)
-    return ChildWork()
+    return ChildBase()
 
 
 @dataclass(slots=True)

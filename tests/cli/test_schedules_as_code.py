@@ -82,7 +82,7 @@ def test_a_saved_plan_is_refused_for_a_file_that_needs_another_one(psched: Comma
     (psched.folder / "jobs.yml").write_text(_FILE.replace("0 3", "0 5"))
     outcome = psched("apply", "jobs.yml", "--plan", "plan.json")
     code, error = outcome.code, outcome.err
-    assert (code, "jobs.yml needs other changes; nothing was applied" in error) == (1, True)
+    assert (code, "a plan of jobs.yml would now make other changes; nothing was applied" in error) == (1, True)
     for text, words in (
         ("{", "not valid JSON"),
         ('{"format": 7}', "format: expected 1, got 7"),

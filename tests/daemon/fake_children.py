@@ -10,9 +10,9 @@ from selectors import DefaultSelector
 
 from psched.application import ApplicationSpec
 from psched.config import Settings, from_mapping
+from psched.process.child_base import ChildBase
 from psched.process.child_protocol import ChildPipe, open_pipes
 from psched.process.child_spec import ChildSpec
-from psched.process.child_work import ChildWork
 from psched.process.escalation import Escalation
 from psched.process.logs import Log
 from psched.process.signals import SignalQueue
@@ -51,7 +51,7 @@ class FakeProcessTable(ProcessTable):
         self,
         name: str,
         settings: Settings,
-        make: Callable[[ChildPipe], ChildWork],
+        make: Callable[[ChildPipe], ChildBase],
         spec: ChildSpec | None = None,
         lifetime: float = math.inf,
     ) -> ChildProcess:

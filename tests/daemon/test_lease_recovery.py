@@ -9,9 +9,9 @@ import pytest
 
 from psched.application import ApplicationSpec
 from psched.config import coerce
+from psched.process.child_base import ChildBase
 from psched.process.child_protocol import FORCED
 from psched.process.child_spec import ChildSpec
-from psched.process.child_work import ChildWork
 from psched.process.dead_child import DeadChild
 from psched.process.dispatch_socket import DispatchSocket
 from psched.process.running_table import RunningTable
@@ -103,7 +103,7 @@ def test_when_no_child_of_a_configuration_is_left_all_leases_of_their_holder_are
         recovery = LeaseRecovery(process_table)
         now, application = process_table.now, ApplicationSpec(("a:b",))
         spec = ChildSpec(1, SETTINGS, application, "old", (), RunningTable(1), "w1", dispatch, ())
-        worker = process_table.fork("worker 1", SETTINGS, lambda pipe: ChildWork(), spec)
+        worker = process_table.fork("worker 1", SETTINGS, lambda pipe: ChildBase(), spec)
         worker.ready, worker.code = True, -9
         recovery.child_ended(worker, spec)
         assert [dead.child for dead in recovery.claim()] == ["w1"]
@@ -121,7 +121,7 @@ def test_the_next_worker_learns_of_a_worker_that_has_released_all_its_leases_by_
         recovery = LeaseRecovery(process_table)
         application = ApplicationSpec(("a:b",))
         spec = ChildSpec(1, SETTINGS, application, "node", (), RunningTable(1), "w1", dispatch, ())
-        worker = process_table.fork("worker 1", SETTINGS, lambda pipe: ChildWork(), spec)
+        worker = process_table.fork("worker 1", SETTINGS, lambda pipe: ChildBase(), spec)
         worker.ready, worker.empty, worker.code = True, True, FORCED
         recovery.child_ended(worker, spec)
         assert recovery.done

@@ -30,7 +30,7 @@ from psched.metrics.counter_file import (
     read_counters,
 )
 from psched.metrics.event_counters import MOST_TYPES, OTHER, RESTART, RUN, STORE, ChildCounter, MasterCounter
-from psched.process.child_work import ChildWork
+from psched.process.child_base import ChildBase
 from psched.telemetry import emit
 
 
@@ -148,7 +148,7 @@ def test_a_type_with_any_characters_is_counted(file: CounterFile, path: Path) ->
     assert sum(runs(path).values()) == len(odd)
 
 
-class Role(ChildWork):
+class Role(ChildBase):
     names: Sequence[str] = ()
 
     def running(self) -> Sequence[str]:

@@ -157,7 +157,7 @@ def test_a_configuration_opens_its_queue(tmp_path: Any) -> None:
     store.close()
     with psched.open_queue(config) as queue:
         queue.submit("key", "t")
-    with pytest.raises(ConfigError, match="has no queue"):
+    with pytest.raises(ConfigError, match="has no section `queue:`"):
         psched.open_queue({**config, "schedules": {}})
 
 

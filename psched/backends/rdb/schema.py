@@ -82,8 +82,8 @@ def wanted_types(table: sa.Table) -> sa.FromClause:
 def has_wanted_type(table: sa.Table, types: sa.FromClause) -> sa.ColumnElement[bool]:
     """Return the condition that the type of a row is among `types`, the result of `wanted_types`.
 
-    The type is compared with a subquery. If it were compared with an expression on JSON, PostgreSQL might choose the
-    index of all types.
+    The type is compared with a subquery. If it were compared with a value from JSON, PostgreSQL might choose an index
+    that does not begin with the type, and read the rows of other types, too.
     """
     return table.c.type == sa.select(types.c.wanted_type).correlate(types).scalar_subquery()
 

@@ -5,7 +5,8 @@ worker pops expires after a second.
 
 A worker that takes only some types waits on one list for each of these types, and on a list of new types. A script that
 adds the first row of a type pushes a number onto the list of new types, each time a higher number. A worker that pops a
-number for the first time pushes it back for the next worker, so that each of these workers is woken once.
+higher number than it has popped before wakes, and pushes the number back for the other workers. A worker that pops any
+other number drops it. So each number wakes each of these workers at most once.
 """
 
 from __future__ import annotations

@@ -142,7 +142,9 @@ class Compilable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompiledText:
-    """A statement in the driver's form: its text, the names of its parameters, and their constant values.
+    """A statement in the driver's form: its text and the names of its parameters.
+
+    `constants`: the values of the parameters that the statement itself sets, by name.
 
     `places`: the names in the order of the parameters; None if the driver takes parameters by name. `names`: all names.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class ChildWork:
+class ChildBase:
     """The work of a child. This base class does nothing; a dry-run child uses it."""
 
     def prepare(self) -> None:
@@ -38,7 +38,7 @@ class ChildWork:
         """
 
     def report_suspects(self) -> None:
-        """Write the tasks that have begun and are not settled into the running table.
+        """Name in the running table each task that has begun and is not settled yet.
 
         Each of these tasks may be why the process dies.
         """
