@@ -187,9 +187,15 @@ def test_a_frozen_fetching_child_is_replaced_sooner_than_others(make_daemon: Mak
         assert "was silent for too long and counts as frozen; killing it" in daemon.log
 
 
-def test_the_other_workers_run_new_tasks_whichever_one_is_frozen(make_daemon: Make, url: str) -> None:
-    """The frozen worker keeps what it was given: one task, because the tasks come one by one."""
-    with served(make_daemon, url, child_heartbeat_limit=60) as (daemon, queue):
+@pytest.mark.parametrize(("prefetch", "kept"), [("auto", 2), (0, 1)])
+def test_the_other_workers_run_new_tasks_whichever_one_is_frozen(
+    make_daemon: Make, url: str, prefetch: str | int, kept: int
+) -> None:
+    """A frozen worker keeps at most two tasks: the second is sent shortly before the expected end of the first.
+
+    With `task_prefetch: 0` no task is sent in advance.
+    """
+    with served(make_daemon, url, child_heartbeat_limit=60, task_prefetch=prefetch) as (daemon, queue):
         daemon.start()
         for slot in range(1, WORKERS + 1):
             frozen = daemon.worker(slot)
@@ -197,7 +203,7 @@ def test_the_other_workers_run_new_tasks_whichever_one_is_frozen(make_daemon: Ma
             keys = [f"of{slot}.{number}" for number in range(6)]
             for others, key in enumerate(keys):
                 queue.submit(key, "quick")
-                daemon.wait_for(lambda keys=keys, count=others: len(ran_of(daemon, keys)) >= count)
+                daemon.wait_for(lambda keys=keys, count=others + 1 - kept: len(ran_of(daemon, keys)) >= count)
             frozen.resume()
             for key in keys:
                 assert daemon.wait_for_trace("ran", key)
