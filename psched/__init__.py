@@ -187,10 +187,10 @@ def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: s
 
 
 def configure(config: Config | Queue | Scheduler | None, environment: str | None = None) -> None:
-    """Set the default queue: the queue to which a function submits if its app has no queue.
+    """Set the default queue. Functions submit to it if their app has no queue.
 
-    `config`: a configuration as for `open_queue`, an open queue, or an embedded scheduler. A queue given by its
-    configuration is opened at the first submit. None: remove the default queue. Raises ConfigError.
+    `config`: a configuration as for `open_queue`, an open queue, or an embedded scheduler. None removes the default
+    queue. If `config` is a configuration, its queue is opened at the first submit. Raises ConfigError.
     """
     from psched.application.default_queue import default_queue
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Lifespan:
-    """The lifespan of one application, in each of its processes. Create it with `lifespan`; the framework calls it.
+    """The lifespan of an ASGI application. `lifespan` creates this object, and the framework calls it.
 
     If the application has its own lifespan function, enter this lifespan inside it: `async with jobs(app): ...`.
     """
@@ -50,7 +50,7 @@ class Lifespan:
     async def __call__(self, app: object = None) -> AsyncGenerator[None, None]:
         """Return the async context in which the application runs. Entering it starts the scheduler and opens the queue.
 
-        If the queue's database does not answer, a warning is logged, and the queue is opened at its next use.
+        If the queue's database does not answer, a warning is logged, and the queue is opened at the first use.
 
         Raises:
             ConfigError: the configuration is not valid, or the tables are missing.

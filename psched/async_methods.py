@@ -16,7 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _PAGE = 100
-"""How many items one call in a thread takes from an iterator."""
+"""The maximum number of items that one call in a thread reads from an iterator."""
 
 
 async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -27,8 +27,6 @@ async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
 
 
 def async_twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return the async twin of `method`, to be put into the class of `method`."""
-
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         bound: Callable[P, T] = getattr(self, method.__name__)  # a subclass may override the method
         return await run_in_thread(bound, *args, **kwargs)
@@ -39,7 +37,7 @@ def async_twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S
 def signed_as_twin_of(
     method: Callable[Concatenate[S, P], T],
 ) -> Callable[[Callable[..., Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
-    """Decorate an async twin that is written by hand: give it the name and signature of a generated twin."""
+    """Decorate a hand-written async twin with the name and signature of a generated twin."""
 
     def decorate(twin: Callable[..., Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
         return _named(twin, method, twin.__doc__)

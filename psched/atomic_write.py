@@ -11,15 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 
 _MODE = 0o666
-"""The mode of a new file, before the umask."""
+"""The mode of a new file before the umask is applied."""
 
 
 def write_atomically(path: Path, parts: Iterable[str], *, replace: bool = True, mode: int | None = None) -> None:
     """Write a text to a temporary file in the same folder, and rename it to `path`.
 
-    If `path` is a symbolic link, its target is replaced. A replaced file keeps its mode, unless `mode` is given.
-    Anything but a regular file, such as a pipe, is written in place. Raises OSError that names `path`, and
-    FileExistsError if `path` exists and `replace` is false.
+    If `path` is a symbolic link, its target is replaced. A replaced file keeps its mode, unless `mode` is given. A pipe
+    or another special file is written in place. Raises OSError that names `path`, and FileExistsError if `path` exists
+    and `replace` is false.
     """
     try:
         found = _stat(path)
@@ -65,7 +65,7 @@ def _replace(path: Path, parts: Iterable[str], replace: bool, mode: int | None) 
 
 
 def _link(temporary: Path, path: Path) -> None:
-    """Give the temporary file its final name. Raises FileExistsError if a file has this name by now."""
+    """Give the temporary file the name `path`. Raises FileExistsError if `path` exists."""
     try:
         os.link(temporary, path)
     except FileExistsError:

@@ -17,7 +17,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def checked_calendar(name: str, version: int, days: object) -> Calendar:
-    """Return a calendar with these dates and weekdays. Raises ValueError."""
+    """Return a calendar of the dates and weekdays in `days`. Raises ValueError."""
     check_key(name, "the name of a calendar")
     if isinstance(days, str) or not isinstance(days, Iterable):
         raise InvalidValueError(

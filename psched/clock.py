@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 Clock = Callable[[], float]
-"""Returns seconds since some fixed point, so only the difference of two values means anything."""
+"""Returns seconds since some fixed point. Only the difference of two values means anything."""
 
 monotonic: Clock = time.monotonic
 """Returns seconds that never jump and do not count the sleep of a suspended machine."""
@@ -25,9 +25,9 @@ only the fence detects it on macOS.
 
 
 def wait_steps(seconds: float, pause: float) -> Iterator[float]:
-    """Yield the seconds since the first step: first 0, then, after each `pause` (in seconds), the time that has passed.
+    """Sleep `pause` seconds between steps, and yield at each step the seconds since the first step.
 
-    Ends when at least `seconds` have passed.
+    Ends after the first step at or after `seconds`.
     """
     begun = monotonic()
     waited = 0.0

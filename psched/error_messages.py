@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _LONGEST_VALUE = 60
-"""How many characters of a value an error message shows."""
+"""The maximum number of characters of a value in an error message."""
 _MAX_BITS = 13_000
 """An integer with more bits is described by its length, because Python refuses to print more than 4,300 digits."""
 _BIDI = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -14,22 +14,22 @@ ESCAPES = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
     for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *_BIDI)
 }
-"""A table for `str.translate` that escapes control characters (C0, C1), line separators, and characters that change the
-direction of text. Keys, types and errors may contain any of these characters, and a terminal would obey them."""
+"""A table for `str.translate` that escapes control characters, line separators, and characters that change the
+direction of text. Keys, types and errors may contain these characters, and a terminal would obey them."""
 
 
 class InvalidValueError(ValueError):
-    """A value that a caller or a visitor gave is not valid. The message names the value, and what was expected.
+    """A value from a caller, or from a visitor of the web pages, is not valid. The message says what was expected.
 
-    Public methods promise ValueError. The subclass lets the web pages distinguish this error from a ValueError that a
-    mistake in psched has caused.
+    Public methods promise only ValueError. The web pages catch this subclass, so they do not hide a ValueError that a
+    bug of psched has caused.
     """
 
 
 def did_you_mean(word: str, known: Iterable[str], more_follows: bool = False) -> str:
-    """Return `; did you mean 'x'?` for the known word closest to `word`, ignoring case; '' if no word is close.
+    """Return `; did you mean 'x'?`, where x is the known word closest to `word`. Return '' if no word is close.
 
-    `more_follows`: return ` (did you mean 'x'?)`, for a message that continues after this text.
+    Upper and lower case count as equal. `more_follows`: return ` (did you mean 'x'?)`, for a message that continues.
     """
     by_folded = {name.casefold(): name for name in known}
     close = get_close_matches(word.casefold()[:100], by_folded, n=1)

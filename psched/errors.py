@@ -12,7 +12,7 @@ TaskError = ScheduleError
 
 
 class AlreadyFinishedError(ScheduleError):
-    """The run was settled before, perhaps with another outcome. Nothing was changed by this call."""
+    """The run was settled before, perhaps with another outcome. This call changed nothing."""
 
 
 class NotFoundError(ScheduleError):
@@ -67,7 +67,7 @@ class IdempotentNotFoundError(NotFoundError, IdempotentError):
 
 
 class UnstorableResultError(ScheduleError):
-    """The result of a run cannot be stored. The task fails for good, as a further run would fail in the same way."""
+    """The result of a run cannot be stored. The task fails for good, because a further run would fail, too."""
 
 
 class NoResultError(ScheduleError):
@@ -97,7 +97,7 @@ RUN_IS_OVER = (PreemptedError, OutcomeUnknownError, NotFoundError, AlreadyFinish
 class ConfigError(Exception):
     """The configuration, a cron expression, a time zone or a name is not valid. The message names the remedy.
 
-    Each argument is one error. The message has a line for each error, with control characters escaped.
+    Each argument of the exception is one error. The message has a line for each error, with control characters escaped.
     """
 
     def __str__(self) -> str:

@@ -1,14 +1,13 @@
 """Replaces locks, flags and connections in a forked process, for clients and handlers that fork.
 
 A forked process has only the thread that called `fork`. A lock that another thread held would stay held, and a flag
-that another thread had to reset would stay set. Objects that several threads share therefore register here. In the
-forked process, their `reset_after_fork` replaces their locks and flags.
+that another thread had to reset would stay set. So objects that threads share register here. In the forked process,
+their `reset_after_fork` replaces their locks and flags.
 
-If parent and child used one connection, each would read answers meant for the other, and if the child closed the
-connection, the parent's session would end. So the forked process opens its own connections and does not touch the
-parent's. SQLite's connections are closed before the fork.
+Parent and child must not use one connection: each would read answers meant for the other. So the forked process opens
+its own connections, and does not touch the connections of the parent. SQLite's connections are closed before the fork.
 
-Tasks do not register. A task belongs to the process that acquired it; in any other process its methods raise before
+Tasks do not register. A task belongs to the process that acquired it. In any other process its methods raise before
 they take a lock.
 """
 
@@ -23,13 +22,13 @@ from weakref import WeakSet
 
 
 class ForkAware(Protocol):
-    """An object that several threads share, and whose locks and connections a forked process cannot use."""
+    """An object that threads share. A forked process cannot use the object's locks and connections."""
 
     def reset_after_fork(self) -> None:
         """In a forked process: create new locks and flags, and do not touch the parent's connections.
 
-        Takes no lock, sends nothing to the database and raises nothing: a thread of the parent may have left any part
-        of the object half changed.
+        Must take no lock, send nothing to the database and raise nothing, because a thread of the parent may have been
+        changing the object during the fork.
         """
 
 
@@ -45,7 +44,7 @@ class ClosedBeforeFork(Protocol):
 
 
 class WorkLock:
-    """A reentrant lock that threads which work on connections share, and that a thread which forks holds alone."""
+    """A reentrant shared lock. Threads that work on connections share it, and a thread that forks holds it alone."""
 
     def __init__(self) -> None:
         self._entry = threading.Lock()
@@ -72,7 +71,7 @@ class WorkLock:
             time.sleep(0.001)
 
     def give_back(self) -> None:
-        """Let other threads work again, if this thread holds the lock alone."""
+        """If this thread holds the lock alone, let other threads work again."""
         if self._alone == threading.get_ident():
             self._alone = None
             self._entry.release()
@@ -94,7 +93,10 @@ work_on_closing = WorkLock()
 
 
 def register_for_fork(fork_aware: ForkAware) -> None:
-    """Call `fork_aware.reset_after_fork` in each process forked from now on, as long as the object lives."""
+    """From now on, call `fork_aware.reset_after_fork` in each forked process.
+
+    Keeps only a weak reference to the object.
+    """
     with _registering:
         _fork_aware.add(fork_aware)
 

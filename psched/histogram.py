@@ -22,12 +22,11 @@ empty.
 
 
 def bucket(seconds: float) -> int:
-    """Return the index of the bucket for a duration."""
     return bisect_left(BOUNDS, seconds)
 
 
 def sums_of(durations: Sequence[float]) -> DurationSums:
-    """Return what these durations add to a histogram. For 100 durations, a loop would take four times as long."""
+    """Return what these durations add to a histogram. A loop over 100 durations would take four times as long."""
     total = len(durations)
     if total == 1:
         return durations[0], ((bisect_left(BOUNDS, durations[0]), 1),)
@@ -43,10 +42,10 @@ def sums_of(durations: Sequence[float]) -> DurationSums:
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:
-    """Return how many seconds the given share (0 to 1) of the durations does not exceed; None without durations.
+    """Return the duration in seconds that the given share of durations does not exceed; None without durations.
 
-    The durations of a bucket are assumed to be spread evenly. If the result is beyond the last bound, return that
-    bound.
+    `counts`: the number of durations in each bucket. `share`: from 0 to 1. The durations of a bucket are assumed to be
+    spread evenly. If the result is beyond the last bound, return that bound.
     """
     wanted = share * sum(counts)
     if not wanted:

@@ -17,7 +17,7 @@ _WORTH_A_RETRY = (408, 425, 429)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One POST request. `timeout`: seconds to wait for the connection, and again for the answer."""
+    """One POST request. The `timeout` in seconds applies to the connection, and again to the answer."""
 
     url: str = field(repr=False)
     body: bytes = b""
@@ -26,7 +26,7 @@ class Request:
 
     @property
     def host(self) -> str:
-        """The host of the URL. Messages show only the host, as the rest of the URL may be secret."""
+        """The host of the URL. Messages show only the host, because the rest of the URL may be secret."""
         return urlsplit(self.url).hostname or "?"
 
 
@@ -39,14 +39,17 @@ class RequestError(OSError):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Turns a redirect into an error, because urllib would follow it by a GET without the body."""
+    """Turns a redirect into an error. urllib would follow the redirect with a GET."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def post(request: Request) -> None:
-    """Send one request, through the proxies that the environment names. Raises RequestError without the URL."""
+    """Send one request through the proxies that the environment variables name.
+
+    Raises RequestError. Its message does not contain the URL.
+    """
     headers = {"User-Agent": _USER_AGENT, **request.headers}
     sent = urllib.request.Request(request.url, request.body, headers, method="POST")  # noqa: S310 – the URL is http or https
     opener = urllib.request.build_opener(_NoRedirects)

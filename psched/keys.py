@@ -1,4 +1,4 @@
-"""The keys of rows: checks keys and owners, and makes keys that contain another key, such as those of backfills."""
+"""Checks keys and owners. Makes keys that contain another key, such as the keys of backfills."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def check_key(key: object, name: str = "key") -> str:
-    """Return `key`. Raises ValueError unless it is text of 1 to 255 characters without NUL or lone surrogates.
+    """Return `key` if it is text of 1 to 255 characters. Raises ValueError otherwise, and for NUL and lone surrogates.
 
     `name`: the name of the value in the error message. Types and users have the same limits as keys.
     """
@@ -38,12 +38,12 @@ def check_characters(name: str, text: str) -> None:
 
 
 def check_owner(owner: object) -> str | None:
-    """Return `owner`. Raises ValueError unless it is None, or text of 1 to 255 characters."""
+    """Return `owner` if it is None or text of 1 to 255 characters. Raises ValueError otherwise."""
     return None if owner is None else check_key(owner, "owner")
 
 
 def type_from_key(key: str) -> str:
-    """Return the type of a row without a type: its key up to the first dot, as in PerfectSched."""
+    """Return the part of `key` before the first dot. As in PerfectSched, this is the type of a row without a type."""
     return key.partition(".")[0]
 
 
@@ -52,22 +52,24 @@ BACKFILL_PREFIX = "backfill:"
 
 
 def backfill_key(schedule: str, number: int, part: int) -> str:
-    """Return the key of the row of one part of a schedule's backfill. Numbers of backfills and of parts start at 1."""
+    """Return the key of one part of a schedule's backfill. `number`: of the backfill. Numbers and parts start at 1."""
     return f"{BACKFILL_PREFIX}{schedule}:{number}.{part}"
 
 
 def is_backfill_key(key: str) -> bool:
-    """Return whether `key` belongs to a row of a backfill."""
     return key.startswith(BACKFILL_PREFIX)
 
 
 def backfill_of(key: str) -> tuple[str, int]:
-    """Return the schedule and the number of the backfill that the row with this key belongs to."""
+    """Return the schedule and the number of the backfill that are in the key of a backfill's row."""
     schedule, _, part = key.removeprefix(BACKFILL_PREFIX).rpartition(":")
     number = part.partition(".")[0]
     return schedule, int(number) if number.isdecimal() else 0
 
 
 def enqueued_key(key: str, time: int, extra: bool) -> str:
-    """Return the key of the task that is submitted for an occurrence. An `extra` run has a key of its own."""
+    """Return the key of the task that an occurrence of the schedule `key` submits.
+
+    `extra`: whether this is an extra run.
+    """
     return f"{key}@{time}{'.extra' if extra else ''}"

@@ -54,9 +54,10 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """What one row of a backfill runs: the occurrences of `schedule` (a key) that are in `spans`.
+    """One row of a backfill. The row runs the occurrences of `schedule` in `spans`.
 
-    - `spans`: sorted by time.
+    - `schedule`: the key of the schedule.
+    - `spans`: periods, sorted by time.
     - `reverse`: whether the last occurrence runs first.
     - `cancelled`: whether the backfill was cancelled. If so, the occurrences that had not run were removed from
       `spans`.
@@ -70,14 +71,16 @@ class Backfill:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a schedule is due: an expression, read in a time zone, plus a delay in seconds (may be negative).
+    """When a schedule is due: the occurrences of an expression in a time zone, plus a delay in seconds.
+
+    The delay may be negative.
 
     - `cron`: a cron expression, `@every 5m` or `@at 2027-03-01T09:00`.
     - `start`, `end`: unix seconds. There is no occurrence before `start` or after `end`.
     - `spread`: seconds. Each schedule has a further delay from 0 to `spread`, computed from its key alone.
     - `max_runs`: the schedule ends after this many regular occurrences have run. Skipped occurrences do not count.
-    - `exclude`: calendars. There is no occurrence on their days, in the time zone of the rule.
-    - `backfill`: set if the rule belongs to the row of a backfill, which runs only some of the occurrences.
+    - `exclude`: calendars in the time zone of the rule. There is no occurrence on their days.
+    - `backfill`: set for the row of a backfill. Such a row runs only some of the occurrences.
     """
 
     cron: str
@@ -96,7 +99,7 @@ class Rule:
 
 
 def spread_offset(key: str, spread: float) -> int:
-    """Return the milliseconds by which `key` is delayed: from 0 up to, but not including, `spread` (seconds).
+    """Return the delay of `key` in milliseconds: at least 0, and less than `spread` seconds.
 
     The result is the same in every process.
     """
@@ -108,7 +111,7 @@ Instant = Annotated[float, "unix seconds"]
 """A point in time. A field that is a plain float is a duration."""
 
 CatchUp = Literal["all", "latest", "none"]
-"""Which occurrences run if several are due at the same time."""
+"""Which of several due occurrences run."""
 CATCH_UP: tuple[CatchUp, ...] = get_args(CatchUp)
 
 Overlap = Literal["wait", "skip"]
@@ -133,8 +136,8 @@ Compression = Literal["gzip"]
 class Policy:
     """How late and failing occurrences of a schedule are handled, and what the schedule is for.
 
-    - `catch_up`: which of several due occurrences run: `all`, the `latest`, or `none`, which runs the latest only if it
-      is at most `max_lateness` (default: a minute) late.
+    - `catch_up`: which of several due occurrences run: `all`, the `latest`, or `none`. With `none`, the latest
+      occurrence runs if it is at most `max_lateness` late, or at most a minute late if `max_lateness` is None.
     - `max_lateness`: an occurrence that would start more than this many seconds late is skipped. None: no limit.
     - `alert_after`: an occurrence that has not finished this many seconds after its time (delay included) is reported
       as overdue. None: never.
@@ -145,10 +148,10 @@ class Policy:
     - `pause_after`: the schedule is paused after this many regular occurrences have failed in a row. None: never.
     - `retry_wait`: the wait after a failed attempt, in seconds or as a Backoff.
     - `timeout`: a run is stopped after this many seconds.
-    - `on_failure`: the hook that is called for a failed occurrence, by its name in the section's `hooks`.
+    - `on_failure`: the name of a hook in the section's `hooks`. The hook is called for a failed occurrence.
 
-    If `max_attempts`, `retry_wait`, `timeout` or `on_failure` is None, the value of the schedule's type applies, else
-    the configured value.
+    If `max_attempts`, `retry_wait`, `timeout` or `on_failure` is None, the value of the schedule's type applies. If the
+    type has none, the configured value applies.
     """
 
     catch_up: CatchUp = "all"
@@ -208,8 +211,8 @@ class ScheduleRow:
     - `extra`: the occurrence that the last `run_now` requested.
     - `regular_time`, `regular_run_time`: only set during an extra run, when `next_time` and `next_run_time` describe
       that extra run. They are the next regular occurrence and its due time.
-    - `paused_from`, `paused_until`: the last pause, up to but not including `paused_until`, which is None while the
-      pause lasts. Occurrences whose run time is in a pause are skipped.
+    - `paused_from`, `paused_until`: the start and the end of the last pause. The end is None while the pause lasts.
+      Occurrences whose run time is in a pause are skipped. The end itself is not in the pause.
     - `earlier_pauses`: start and end of each earlier pause that may contain occurrences still to be skipped.
     - `extra_waits`: whether an extra run that was requested before the current pause waits for the end of the pause.
     - `version`: how many times the definition was changed; 0 where the store does not count.
@@ -217,8 +220,8 @@ class ScheduleRow:
       first run.
     - `failures`: how many regular occurrences have failed in a row; None without failures, or without
       `Policy.pause_after`.
-    - `previous_ended`: when the regular run before `next_time` was settled; None if `Policy.overlap` was `wait` at
-      that time.
+    - `previous_ended`: when the regular run before `next_time` was settled; None if `Policy.overlap` was `wait` at that
+      time.
     """
 
     key: str
@@ -472,10 +475,10 @@ def worker_died(end: str) -> str:
 
 
 class RunResult(NamedTuple):
-    """What the row of a queue task keeps after its run. `result` and `progress` are JSON, or None if there is none.
+    """What the row of a queue task keeps after its run. `result` and `progress` are JSON or None.
 
-    `retention`, `failed_retention`: how many seconds a finished or a failed task of this type is kept; None: as long as
-    configured.
+    `retention`, `failed_retention`: how many seconds the row is kept after the task has finished or failed. None: as
+    long as configured.
     """
 
     result: str | None = None
@@ -497,8 +500,8 @@ class Claim(NamedTuple):
     """An acquired row and its lease.
 
     - `started`: when the run began, in unix seconds on the database's clock; None if it has not begun.
-    - `records_begin`: whether the row is prefetched and its previous lease expired. Then `Task.record_begin` writes to
-      the database immediately that the run has begun. Otherwise the next renewal may write it.
+    - `records_begin`: whether the row is prefetched and its previous lease expired. If so, `Task.record_begin` records
+      the begin of the run in the database immediately. Otherwise the next renewal may record it.
     - `result`: what the row keeps after the run; None for nothing.
     """
 
@@ -539,7 +542,7 @@ class LeaseTimes:
         return Backoff.of(self.retry_wait)
 
     def lease_time(self, started: bool) -> float:
-        """Return how many seconds a lease lasts. `started`: whether the run has begun; else the task is prefetched."""
+        """Return how many seconds a lease lasts. `started`: whether the run has begun; False for a prefetched task."""
         return self.alive_time if started or self.prefetch_time is None else self.prefetch_time
 
 
@@ -550,7 +553,7 @@ class TaskFilter:
     - `prefix`: only keys that begin with this text.
     - `late`: only waiting tasks that have been due for at least this many seconds.
     - `after`: only keys that come after this key.
-    - `page`: how many rows to read together. None: the caller reads all rows.
+    - `page`: the maximum number of rows of one query. None: the store chooses the number.
     """
 
     status: TaskStatus | None = None
@@ -572,9 +575,9 @@ class ScheduleFilter:
     - `failing`: only schedules whose next occurrence has a failed attempt.
     - `owner`, `tag`: only schedules of this owner, or with this tag.
     - `after`: only schedules that come after the schedule with this `next_run_time` and key.
-    - `page`: how many rows to read together. None: the caller reads all rows.
+    - `page`: the maximum number of rows of one query. None: the store chooses the number.
 
-    A store without an index for `held` and `failing` may ignore these and list more schedules.
+    A store without an index for `held` and `failing` may ignore these two fields. It then lists more schedules.
     """
 
     type: str | None = None

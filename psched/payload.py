@@ -38,7 +38,7 @@ MAX_BATCH_SIZE = 16_000_000
 
 
 def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
-    """Return how many of the first rows have at most `budget` bytes together, or `least` if that is more."""
+    """Return the number of first rows that have at most `budget` bytes together, but at least `least`."""
     total = 0
     for place, size in enumerate(sizes):
         total += size
@@ -151,7 +151,10 @@ def _encode(value: object, name: str) -> tuple[str, int]:
 
 
 def _check_names(value: Any, *path: Any) -> None:
-    """Raise TypeError for a name that is not text. The JSON encoder would silently convert a name `1` to `"1"`."""
+    """Raise TypeError if an object in `value` has a name that is not text. JSON would turn a name `1` into `"1"`.
+
+    `path`: where `value` is in the data.
+    """
     is_object = isinstance(value, dict)
     for name in value if is_object else ():
         if not isinstance(name, str):
@@ -163,7 +166,10 @@ def _check_names(value: Any, *path: Any) -> None:
 
 
 def _fault(value: object, name: str) -> str | None:
-    """Return the place of the first value that cannot be stored, and what is expected there; None if all can be."""
+    """Return the place of the first value that cannot be stored, and what is expected there.
+
+    Return None if all values can be stored.
+    """
     try:
         return next(_faults(value, name), None)
     except RecursionError:
@@ -195,7 +201,6 @@ def _faults(value: object, place: str) -> Iterator[str]:
 
 
 def has_too_many_digits(number: int) -> bool:
-    """Return whether a whole number has more digits than Python writes and reads."""
     return number.bit_length() * 0.30103 > _MOST_DIGITS
 
 
@@ -218,7 +223,7 @@ def compress_to_text(text: str) -> str:
 
 
 def is_compressed(stored: str | bytes) -> bool:
-    """Return whether `stored` is compressed, by its first bytes. No JSON object begins with these bytes."""
+    """Return whether `stored` is compressed. Compressed data begins with bytes with which no JSON object begins."""
     return stored.startswith(_GZIP) if isinstance(stored, bytes) else stored.startswith(_GZIP_AS_TEXT)
 
 
@@ -233,7 +238,7 @@ def _expand(stored: str | bytes, max_size: int) -> str | bytes:
 
 
 def _decompress(packed: bytes, max_size: int) -> bytes:
-    """Expand gzip members to at most `max_size` bytes, because a few bytes may expand to gigabytes."""
+    """Expand gzip members to at most `max_size` bytes. A few bytes may expand to gigabytes."""
     parts: list[bytes] = []
     size = 0
     while packed:
@@ -259,7 +264,9 @@ def _too_large(size: object, max_size: int) -> DataTooLargeError:
 
 
 def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
-    """Return the object in `text`, compressed or not. Raises ValueError if `text` is not the JSON of an object.
+    """Return the object in the JSON `text`, compressed or not.
+
+    Raises ValueError if `text` is not the JSON of an object.
 
     Raises DataTooLargeError for more than `max_size` bytes. Compressed data is expanded only up to that size.
     """
@@ -281,7 +288,7 @@ def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
 
 
 class _Decoder(json.JSONDecoder):
-    """Decodes JSON that `encode` has made. Faster than `decode`, as it need not skip blanks at the ends of the text."""
+    """Decodes JSON that `encode` has made. It is faster than `decode`, because it skips no blanks around the text."""
 
     def value(self, text: str) -> Any:
         """Return the same value as `decode`. Raises ValueError."""
@@ -302,4 +309,4 @@ def _refuse(constant: str) -> None:
 _NESTED = (dict, list, tuple)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _DECODER = _Decoder(parse_constant=_refuse)
-"""The encoder and the decoder are created once, because creating them takes longer than encoding small data."""
+"""Created once, like `_ENCODER`, because creating it takes longer than encoding small data."""

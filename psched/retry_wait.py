@@ -33,7 +33,7 @@ class Backoff:
     """Waits that grow: `first` seconds after the first attempt, `factor` times as long after each further attempt.
 
     No wait is longer than `limit` seconds. `jitter` is the random part of a wait: with 0.2, a wait takes 80 % to 100 %
-    of its length, so that runs that failed together are not retried together. Raises ValueError.
+    of its length. So runs that failed together are not retried together. Raises ValueError.
     """
 
     first: float = 1.0

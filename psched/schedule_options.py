@@ -150,7 +150,6 @@ def _read_span(stored: object) -> tuple[int, int]:
 
 
 def _plain(value: object) -> object:
-    """Return a value in its JSON form."""
     if isinstance(value, Backoff | Backfill):
         return asdict(value)
     if not isinstance(value, Calendar):

@@ -20,10 +20,10 @@ _STATS_BATCH = 2000
 
 
 class Settlement(ABC):
-    """Settles the runs of one store. All differences between schedules and queue tasks are in its subclasses.
+    """Settles the runs of one store. Its subclasses have all differences between schedules and queue tasks.
 
-    `until` is the time (boottime seconds) until which a failed write is repeated. Methods that settle a claim raise
-    PreemptedError, NotFoundError or AlreadyFinishedError if the lease is lost.
+    `until` is the time in boottime seconds until which a failed write is repeated. If the lease is lost, methods that
+    settle a claim raise PreemptedError, NotFoundError or AlreadyFinishedError.
     """
 
     keeps_data = False
@@ -119,7 +119,7 @@ class Settlement(ABC):
         raise NotSupportedError(f"{claim.row.key!r}: {self.output_problem}")
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """Return after how many attempts the row has failed for good; None means never.
+        """Return the number of attempts after which the row fails for good; None: the row never fails for good.
 
         The limit of the row itself takes precedence, then `max_attempts` (the limit of its type), then the configured
         limit.
@@ -138,13 +138,17 @@ class Settlement(ABC):
         return False
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
-        """Settle the run if it is no longer wanted at `now` (by the database's clock). Return whether that is so."""
+        """If the run must not start at `now`, settle it and return True. Otherwise return False.
+
+        `now`: unix seconds on the database's clock.
+        """
         return False
 
     def retry(self, claim: Claim, wait: float, error: str | None, max_attempts: int | None, until: float) -> RunOutcome:
-        """Make the claimed row due `wait` seconds from now, unless a cancel was requested or no attempts are left.
+        """Make the claimed row due `wait` seconds from now, and return the outcome `retried`.
 
-        `max_attempts`: the limit of the row's type, or None. Return the outcome: `retried`, `cancelled` or `failed`.
+        If a cancel was requested, settle the run as `cancelled` instead. If no attempts are left, settle it as
+        `failed`. `max_attempts`: the limit of the row's type, or None.
         """
         if claim.lease.cancel_requested:
             self.cancel(claim, until)
@@ -161,10 +165,7 @@ class Settlement(ABC):
         return "retried"
 
     def give_up(self, claim: Claim, error: str, until: float) -> RunOutcome:
-        """Settle the claimed run as failed for good, unless a cancel was requested.
-
-        Returns the outcome: `failed` or `cancelled`.
-        """
+        """Settle the claimed run as `failed`, or as `cancelled` if a cancel was requested. Return the outcome."""
         if claim.lease.cancel_requested:
             self.cancel(claim, until)
             return "cancelled"
@@ -173,9 +174,9 @@ class Settlement(ABC):
         return "failed"
 
     def defer(self, claim: Claim, wait: float, error: str, until: float) -> RunOutcome:
-        """Make the claimed row due `wait` seconds from now, without counting the attempt.
+        """Make the claimed row due `wait` seconds from now, without counting the attempt. Return the outcome `retried`.
 
-        Returns the outcome: `retried`, or `cancelled` if a cancel was requested.
+        If a cancel was requested, settle the run as `cancelled` instead.
         """
         if claim.lease.cancel_requested:
             self.cancel(claim, until)
@@ -186,7 +187,7 @@ class Settlement(ABC):
     def release(self, claim: Claim, begun: bool, until: float) -> RunOutcome:
         """Make the claimed row due now. If its run has not begun, restore its due time from before the acquire.
 
-        Returns the outcome: `released`, or `cancelled` if a cancel was requested.
+        Returns the outcome `released`. If a cancel was requested, settles the run as `cancelled` instead.
         """
         if claim.lease.cancel_requested:
             self.cancel(claim, until)

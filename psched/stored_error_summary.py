@@ -1,4 +1,4 @@
-"""Finds, in a stored error, the line with the exception and its message. Most stored errors are tracebacks."""
+"""Finds the line with the exception in a stored error. Most stored errors are tracebacks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MARGIN = re.compile(r"\s*[|+] ?")
 
 
 def error_summary(error: str) -> str:
-    """Return the type and message of the exception in `error`, or else the first line; at most 200 characters.
+    """Return the type and message of the exception in `error`, at most 200 characters.
 
-    `error` may be the end of a longer text.
+    If there is no exception, return the first line. `error` may be the end of a longer text.
     """
     found = exception_line(error)
     line = next(_texts(error.splitlines()), "") if found is None else found
@@ -28,7 +28,7 @@ def error_summary(error: str) -> str:
 
 
 def shortened(error: str, longest: int) -> str:
-    """Return `error`, cut to `longest` characters: its summary, followed by the end of the error."""
+    """Return at most `longest` characters of `error`. A longer `error` becomes its summary and its end."""
     if len(error) <= longest:
         return error
     head = f"{error_summary(error)}\n…\n"
@@ -38,7 +38,7 @@ def shortened(error: str, longest: int) -> str:
 def exception_line(text: str) -> str | None:
     """Return the type and the first line of the message of the exception in `text`; None without a traceback.
 
-    If there are several chained exceptions, this is the exception that was raised last.
+    If several exceptions are chained, return the one that was raised last.
     """
     lines = text.splitlines()
     chained = [number for number, line in enumerate(lines) if line.strip().startswith(_CHAINED)]

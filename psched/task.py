@@ -60,9 +60,7 @@ class Task:
     max_attempts: int | None = None
     """The maximum number of attempts of tasks of this type. A limit in the row takes precedence. Set by the daemon."""
     timeout: float | None = None
-    """Seconds after which the run is stopped, as its schedule or type says; None: the configured time. Set by the
-    daemon.
-    """
+    """The `timeout` of the run's schedule or type, in seconds. None: the configured `timeout`. Set by the daemon."""
     alive_time: float | None = None
     """How many seconds the lease lasts after each renewal; None: the configured `alive_time`."""
     error: str | None = None
@@ -74,7 +72,7 @@ class Task:
     """Whether `conclude` leaves the run to be finished later, together with others. Set by the daemon."""
 
     _left: RunResult | None = None
-    """What the run has left so far, to be kept in the row after the run. Most runs leave nothing."""
+    """What the row keeps after the run: result, progress and retention. None: nothing."""
     _saved_progress: str | None = None
     _progress_written_at = -math.inf
 
@@ -235,7 +233,7 @@ class Task:
 
     @property
     def fence(self) -> int | None:
-        """A number that grows with every acquire of this key, to fence side effects; None on `rdb_compat`."""
+        """A number that grows with every acquire of this key; None on `rdb_compat`. Use it to fence side effects."""
         return self.lease.fence if self._settlement.store.shows_fence else None
 
     @property
@@ -332,17 +330,17 @@ class Task:
             self._settle("finished", self._settlement.finish)
 
     def finish_by_submitting(self, task: NewTask) -> None:
-        """Settle the run as done by submitting `task` to the queue.
+        """Submit `task` to the queue, and settle the run as done.
 
-        A task that exists already with the same key counts as submitted. If schedules and queue are in one database,
-        one transaction writes both. Raises NotSupportedError without a queue.
+        If a task with the same key exists already, the call succeeds. If schedules and queue are in one database, one
+        transaction writes both. Raises NotSupportedError without a queue.
         """
         self._settle("finished", self._settlement.finish_by, task)
 
     def retry(self, retry_wait: float | Backoff | None = None, error: str | None = None) -> None:
         """Make the task due again `retry_wait` seconds from now.
 
-        The default wait is that of the task's schedule, else the configured wait.
+        The default is the wait of the task's schedule. Without such a wait, the default is the configured wait.
 
         If no attempts are left, the run fails for good instead: a queue task becomes `failed`, and a schedule advances
         to its next occurrence. A queue task with a cancel request becomes `cancelled`. `error` is stored with the row.
@@ -384,7 +382,7 @@ class Task:
         self._settle("failed", self._settlement.give_up, error)
 
     def defer(self, error: str) -> None:
-        """Make a task that cannot begin here due after the longest `retry_wait`. The attempt does not count."""
+        """Make the task due after the longest `retry_wait`, as it cannot begin here. The attempt does not count."""
         self._settle("retried", self._settlement.defer, self._times.backoff.limit, error)
 
     def release(self) -> None:
@@ -394,7 +392,7 @@ class Task:
     def release_unstarted(self) -> None:
         """Release a task whose handler was not called, and restore its due time from before the acquire.
 
-        So the task still runs before tasks that were due later. On `rdb_compat` the method does the same as `release`.
+        So this task still runs before tasks that are due later. On `rdb_compat` the method does the same as `release`.
         Raises like `finish`.
         """
         self._settle("released", self._settlement.release, False)
@@ -581,7 +579,7 @@ def checked_progress(progress: Progress) -> Progress:
 
 
 def _trace_id(traceparent: object) -> str | None:
-    """Return the trace id in a header, or None if the header is malformed: any client may have written it."""
+    """Return the trace id in a header `traceparent`; None if the client sent a malformed header."""
     found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
     return None if found is None else found[1]
 
@@ -600,9 +598,9 @@ def finish_many(tasks: Sequence[Task], until: float, finish: FinishMany | None =
 
     `finish`: finishes the claims of the runs (default: `Settlement.finish_many`).
 
-    A run that an earlier call has finished has no error, if the answer to that call was lost. This call holds the locks
-    of all tasks, so that no lease is renewed at the same time. After a driver's error the outcome is unknown, and the
-    caller may repeat the call for the same runs.
+    If the answer to an earlier call was lost, the runs that the earlier call has finished have no error. This call
+    holds the locks of all tasks, so that no lease is renewed at the same time. After a driver's error the outcome is
+    unknown, and the caller may repeat the call for the same runs.
     """
     locked: list[Task] = []
     left: list[Task] = []

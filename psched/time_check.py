@@ -11,7 +11,7 @@ LAST_TIME = 253_402_300_800
 
 
 def check_time(name: str, time: object) -> float:
-    """Return `time`. Raises ValueError unless it is unix seconds in the years 1970 to 9999."""
+    """Return `time` if it is unix seconds in the years 1970 to 9999. Raises ValueError otherwise."""
     if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < LAST_TIME:
         hint = "; convert a datetime that has a zone with int(when.timestamp())" if isinstance(time, date) else ""
         raise InvalidValueError(

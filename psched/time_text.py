@@ -11,7 +11,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_seconds(text: str) -> float:
-    """Return a duration in seconds, given a number, or a number with a unit such as `90s`, `5m`, `2h`, `1d` or `1w`.
+    """Return the seconds of a duration: a number, or a number with a unit such as `90s`, `5m`, `2h`, `1d` or `1w`.
 
     Raises ValueError.
     """

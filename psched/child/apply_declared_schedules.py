@@ -1,4 +1,4 @@
-"""After a start or reload of the daemon, applies the schedules that the application declares (`apply_at_start`).
+"""Applies the schedules that the application declares, after a start or reload of the daemon (`apply_at_start`).
 
 If the child dies before it has applied the schedules, the master lets the next child apply them.
 """

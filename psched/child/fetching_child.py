@@ -21,7 +21,7 @@ _SETTLEMENT = 1.0
 that get no answer settle their runs themselves."""
 
 _CONNECTIONS = 2
-"""The idle connections of each section: one to acquire rows, and one to settle runs at the same time."""
+"""The number of idle connections of each section: one to acquire rows, and one to settle runs at the same time."""
 
 
 class FetchingChild(ChildBase):

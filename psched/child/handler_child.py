@@ -119,8 +119,8 @@ class HandlerChild(ChildBase):
     def _run_in_threads(self) -> None:
         """Run each loop in a thread of its own.
 
-        If a thread fails, the other threads end after their present runs. Then raise its error: this child ends, and
-        the next child has all threads again.
+        If a thread fails, the other threads end after their present runs. Then raise the error of that thread, so that
+        this child ends. The next child has all threads again.
         """
         failures: list[BaseException] = []
 
@@ -165,8 +165,8 @@ class HandlerChild(ChildBase):
     def report_suspects(self) -> None:
         """Name the suspects in the running table, and freeze the table: no later write changes it.
 
-        Suspects are the runs in progress and, for each idle thread, the last run that is not settled yet. If these last
-        runs were not named, a handler that returns after it has broken its process would run again and again.
+        A suspect is a run that may have broken this process. The runs in progress are suspects. For each idle thread,
+        the last run is a suspect if it is not settled yet.
         """
         unsettled = [
             RunRecord(f"{opened.name}:{task.row.key}", task.lease.claim)
@@ -250,7 +250,6 @@ class LazyHandlerChild(ChildBase):
     """
 
     def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
-        """Take the arguments of `HandlerChild`."""
         assert spec.dispatch is not None
         recovered = partial(send, pipes.RECOVERED)
         self._connection = FetcherConnection(spec.dispatch, spec.name, spec.dead, recovered, spec.siblings)

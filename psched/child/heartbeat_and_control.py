@@ -37,8 +37,7 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 _STOPS: dict[int, bool] = {signal.SIGTERM: False, signal.SIGINT: False, signal.SIGQUIT: True}
-"""Signals that end the child, each with whether it stops immediately. The master's orders use the numbers of these
-signals."""
+"""Whether each signal stops the child immediately. The master's orders use the numbers of these signals."""
 _ORPHAN_GRACE = 0.4
 """Seconds from the death of the master until running handlers are stopped."""
 _ORPHAN_END = 1.7

@@ -26,8 +26,8 @@ from psched.process.signals import MASTER_SIGNALS, SignalQueue
 log = logging.getLogger(__name__)
 
 _COLLECTED = 10_000
-"""How many new objects start Python's cyclic garbage collection. With Python's default of 700 each collection visited
-hundreds of tasks, which took 6 % of the processor time of no-op tasks (2026-11-28)."""
+"""How many new objects start Python's cyclic garbage collection. With Python's default of 700, collections took 6 % of
+the processor time of no-op tasks (2026-11-28)."""
 
 
 def child_main(

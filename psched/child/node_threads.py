@@ -30,7 +30,7 @@ class NodeThreads:
         processes: Callable[[], Sequence[NodeProcess]],
         applied: Callable[[], object] | None,
     ) -> None:
-        """`filters`: accept, for each section, the types that the node runs.
+        """`filters`: for each section, the filter of the types that the node runs.
 
         The other parameters are those of `PolledSections`.
         """
