@@ -37,7 +37,10 @@ class ActiveRun:
         self._lock = threading.Lock()
 
     def stop(self, reason: Exception, now: float) -> None:
-        """Ask the handler to stop, once: by `kill` in a new thread, because `kill` may take long or never return."""
+        """If the handler was not asked to stop yet, ask it to stop.
+
+        Calls `kill` in a new thread, because `kill` may take long or never return.
+        """
         with self._lock:
             if self.stopped_at is not None:
                 return
@@ -119,7 +122,10 @@ class ActiveRuns:
         return bool(self._closing)
 
     def close(self, cell: int, close: Callable[[], None]) -> None:
-        """Call `close`, which closes the resources of handler thread `cell`. Called in that thread; may take long."""
+        """Call `close`, which closes the resources of handler thread `cell`. Must be called in that thread.
+
+        May take long.
+        """
         self._closing.add(cell)
         try:
             close()

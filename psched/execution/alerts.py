@@ -94,7 +94,7 @@ class AlertThread(threading.Thread):
         return not self._closing.is_set() and monotonic() >= self._paused_until
 
     def report(self, key: str, time: int, facts: Mapping[str, object], hook: Hook | None = None) -> bool:
-        """Put the event into the outbox and run the hook, if there is one, for the occurrence `time` of `key`.
+        """Report the occurrence `time` of the schedule `key`: put the event into the outbox, and run the hook.
 
         `hook`: replaces the hook of the section. Return False if the hook failed or was ended early. Raises the
         driver's errors.
@@ -150,7 +150,7 @@ _NAMES = {"late": "on_late", "failed": "on_failure", "recovered": "on_recovered"
 
 
 class OverdueAlerter(AlertThread):
-    """Logs overdue schedules. Reports them to the hook, if there is one, and to the outbox, if there is one."""
+    """Logs overdue schedules, and reports them to the hook and to the outbox. Each of these two may be missing."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class FailureReporter(AlertThread):
 
 
 class RecoveryReporter(AlertThread):
-    """Reports, once each, the schedules that have run successfully after they were late or had failed."""
+    """Reports a schedule once when it has run successfully after it was late or had failed."""
 
     def __init__(
         self, store: ScheduleStore, hook: Hook, interval: float, holder: str, outbox: EventOutbox | None = None

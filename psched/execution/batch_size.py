@@ -7,26 +7,23 @@ from collections.abc import Callable, Sequence
 _MOMENT = 0.02
 """How many seconds the last task of a batch may wait for the tasks before it."""
 _LONGER_MOMENT = 0.4
-"""Like `_MOMENT`, while batches are full. Longer, because each batch costs one or two transactions, and due rows have
-to wait in any case."""
+"""The value of `_MOMENT` while batches are full. It is longer, because each batch costs one or two transactions."""
 _UNKNOWN = 0.2
 """How many seconds the very first run is expected to take."""
 TOO_LONG = 0.5
 """Seconds. If a task would wait longer than this for the tasks before it, the task is released."""
 _LARGEST = 500
 _FIRST = 32
-"""The maximum number of rows in the first batch after a pause, so that all children share rows which become due
-together."""
+"""The maximum number of rows in the first batch after a pause. So all children share rows that become due together."""
 _GROWTH = 4
 """The largest growth: a batch is at most this many times as large as the batch before."""
 _SLOW = 0.005
-"""Seconds. If runs take longer than this, the next batch is at most twice as large as the last, because tasks in a
-batch that is too large wait long."""
+"""Seconds. If runs take longer than this, the next batch is at most twice as large as the last batch."""
 _WEIGHT = 0.3
 """The weight of a new duration in the average duration of its type. It is so large that one run of several seconds
 outweighs any number of quick runs before it."""
 MOST_TYPES = 1000
-"""The maximum number of types whose average durations are remembered: those of the types that ran last."""
+"""The maximum number of types whose average durations are remembered. The types that ran last are kept."""
 
 
 class BatchSizer:
@@ -90,7 +87,7 @@ class AdaptiveBatchSizer(BatchSizer):
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
-        """Return how many of the tasks, from the first on, to run here. The tasks after these would wait too long."""
+        """Return how many of the first tasks to run here. The other tasks would wait too long."""
         wait, slowest = 0.0, 0.0
         too_long = TOO_LONG * self._longest / _LONGER_MOMENT
         for number, type_ in enumerate(types):

@@ -55,8 +55,8 @@ _LONGEST_PAUSE = 60.0
 _REFUSED = 600.0
 """Seconds for which an event that the receiver refuses is sent again. Then the event is passed over.
 
-A receiver with a wrong configuration refuses every event. As each event is passed over only after this time, few events
-are lost before somebody corrects the configuration.
+A receiver with a wrong configuration refuses every event. Only one event is passed over in this time, so few events are
+lost before somebody corrects the configuration.
 """
 
 Send = Callable[[str, dict[str, object]], None]
@@ -209,7 +209,7 @@ class LedgerEvents:
             yield self._sent_until(now - OVERLAP)
 
     def _sent_until(self, position: float) -> float:
-        """Forget the sent entries from before `position`, as they are not read again. Return `position`."""
+        """Forget the sent entries from before `position`, because they are not read again. Return `position`."""
         self._sent = {id_: ended for id_, ended in self._sent.items() if ended >= position - 1}
         return position
 

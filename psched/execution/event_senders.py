@@ -1,4 +1,4 @@
-"""The receivers of events: a webhook, a Redis stream, a channel of PostgreSQL."""
+"""Sends events to their receivers: a webhook, a Redis stream, or a channel of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def notification(event: dict[str, object]) -> str:
 
 
 def event_sender(receiver: EventReceiver, store: LeaseStore, closing: threading.Event) -> Sender:
-    """Return the sender for a receiver. `closing`: ends the pauses of a webhook."""
+    """`closing`: ends the pauses of a webhook."""
     if receiver.webhook is not None:
         return WebhookSender(receiver, closing)
     if receiver.channel is not None:

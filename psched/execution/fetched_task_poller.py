@@ -22,7 +22,7 @@ from psched.task import Task, locked
 _REPORT = 0.02
 """Seconds between two reports of ended runs while more runs are waiting in this child."""
 _LINGER = 0.02
-"""How many seconds a successful run waits to be settled together with others, while no other run begins."""
+"""If no run has been in progress for this many seconds, the successful runs are settled."""
 _PATIENCE = 0.03
 """Seconds. If a run takes longer, the tasks behind it are returned to the fetching child."""
 _CHECK = 0.025
@@ -190,7 +190,7 @@ class FetchedTaskPoller(Poller):
         return bool(held)
 
     def return_late(self) -> bool:
-        """Return to the fetching child the tasks that have waited behind a run since before the last call."""
+        """Return tasks to the fetching child if they waited behind a run already at the last call."""
         self._connection.renew()
         with self._arrivals:
             late, self._arrived = self._arrived[: self._late], self._arrived[self._late :]

@@ -41,21 +41,21 @@ _AHEAD = 0.04
 free."""
 _LARGEST = 500
 _SOON = 0.01
-"""If a run is expected to end within this many seconds, its child gets the next row in advance, so that the next run
-does not wait for a message. The median pause between two runs of a busy child is then 0.4 instead of 1.2 ms (29
-November 2026)."""
+"""If a run is expected to end within this many seconds, its child gets the next row in advance. So the next run does
+not wait for a message. The median pause between two runs of a busy child is then 0.4 instead of 1.2 ms (29 November
+2026)."""
 _LARGEST_MESSAGE = 1 << 20
-"""A batch of more than one row has at most about this many bytes. If the first run of the batch takes long, the child
-returns the other rows in pieces of 0.2 MB, with a pause of some milliseconds after each piece. Without this limit, rows
-of 100 kB waited up to 110 ms for an idle child; with it, at most 40 ms (29 November 2026)."""
+"""The approximate maximum number of bytes of a batch that has more than one row. If the first run of a batch takes
+long, the child returns the other rows, and a small batch is returned quickly. Rows of 100 kB waited up to 110 ms for an
+idle child without this limit, and wait up to 40 ms with it (29 November 2026)."""
 _FITS = 1 << 16
-"""Bytes. If rows are larger than this on average, none is sent in advance: such a row does not fit into the buffer of a
-socket, so a busy child would read it in pieces."""
+"""Bytes. If rows are larger than this on average, no row is sent in advance. Such a row does not fit into the buffer of
+a socket, so a busy child would read it in pieces."""
 _DEVIATIONS = 4
 """A run is expected to end within the average duration of its type plus this many average deviations."""
 _PATIENCE = 0.25
-"""If a row waits this many seconds for a free child, all waiting rows are released, because a worker of another host
-may be idle."""
+"""If a row waits this many seconds for a free child, all waiting rows are released. A worker of another host may be
+idle."""
 _UNKNOWN = 0.2
 """How many seconds a run of an unknown type is expected to take."""
 _WEIGHT = 0.1
@@ -66,8 +66,8 @@ _LONGEST_COUNTED = 1.0
 _RETRY = 0.25
 """Seconds between two attempts to release the leases of dead children."""
 _SECOND_SWEEP = 5.0
-"""Seconds from the first to the second release of leases that no process knows. The second release is needed because a
-statement of the dead fetcher may still have been in progress at the first."""
+"""Seconds from the first to the second release of leases that no process knows. During the first release, a statement
+of the dead fetcher may still have been in progress."""
 _UNSENT = 0.005
 """Seconds between two attempts to send messages to a full socket."""
 _LONGEST_PAUSE = 60.0
@@ -91,14 +91,14 @@ class ConnectedChild:
     """The unsettled rows of the child: `Lease.claim` by section and key. The claim is needed because a key may be
     acquired again."""
     runs: int = 0
-    """The number of rows that were sent to the child, and whose runs have not ended."""
+    """The number of sent rows whose runs have not ended."""
 
     began_at: float = -math.inf
     """When the last run began, as far as the fetcher knows, in monotonic seconds."""
     longest: float = math.inf
     """The maximum number of seconds that the run of the row that was sent last is expected to take."""
     has_reported: bool = False
-    """Whether the child has sent its "hello", which replaces `rows` and `runs`."""
+    """Whether the child has sent the message "hello". This message replaces `rows` and `runs`."""
     pid: int = 0
     running: tuple[NodeRun, ...] = ()
     """The runs in progress, as the child last reported them."""
@@ -389,7 +389,7 @@ class Fetcher:
             reporter.connection.send(("recovered",))
 
     def _wanted(self) -> int:
-        """Return how many rows to acquire: a short batch for each free child, and some rows ahead for all children."""
+        """Return how many rows to acquire: a short batch per free child, and some rows in advance for all children."""
         open_children = [child for child in self._children.values() if child.connection.is_open]
         free = sum(child.is_free for child in open_children)
         typical = max(self._typical, 1e-6)
@@ -410,7 +410,7 @@ class Fetcher:
                 self.has_worked = self.has_worked or bool(rows)
 
     def _hand_out(self) -> None:
-        """Send rows to the free children, and one row ahead to each child whose run ends soon."""
+        """Send rows to the free children, and one row in advance to each child whose run ends soon."""
         self._send_to_free_children()
         if self._fetched:
             self._send_ahead()

@@ -80,8 +80,8 @@ class SettlementConnection:
     def finish_many(self, section: str, claims: Sequence[Claim]) -> GroupAnswer | None:
         """Let the fetching child finish the runs, and return its answer.
 
-        Return None if the fetching child was not asked: while another thread waits for an answer, and for some seconds
-        after a request without an answer.
+        Return None if the fetching child was not asked. It is not asked while another thread waits for an answer, and
+        for some seconds after a request without an answer.
         """
         if self._stopping.is_set() or not self._lock.acquire(blocking=False):
             return None

@@ -2,9 +2,10 @@
 
 In this order no process still works under a lease when the lease is released. The handler in the main thread is stopped
 by a signal handler that sleeps for ever: the thread is *parked*. Other threads cannot be stopped. With several handler
-threads, a successor or a lease recovery process therefore releases the leases after this process has ended. If neither
-of them can release the leases (`rdb_compat` does not record holders, or the master is gone), this process releases them
-just before it exits; then a handler may overlap the next run by a few milliseconds. If a release fails, the lease
+threads, a successor or a lease recovery process therefore releases the leases after this process has ended.
+
+Without a master, and on `rdb_compat`, neither of them can release the leases. Then this process releases the leases
+just before it exits, so a handler may overlap the next run by a few milliseconds. If a release fails, the lease
 expires.
 """
 
@@ -74,7 +75,7 @@ class ForcedExit:
     def _release(self, left: Sequence[int]) -> None:
         """Release the leases that no other process will release.
 
-        If no lease is left, tell the master, which then starts no lease recovery.
+        If no lease is left, tell the master. The master then starts no lease recovery.
 
         `left`: the pids that `kill_descendants` returned.
         """

@@ -161,7 +161,7 @@ class HandlerLoop:
             wakeups[descriptor].wake()
 
     def _run(self, poller: Poller, task: Task) -> float:
-        """Run a task. Return the boottime at its end. Must be fast, as a handler may take only a microsecond."""
+        """Run a task. Return the boottime at its end. Must be fast, because a handler may take only a microsecond."""
         if not task.may_begin or not task.begin(poller.margin):
             if not task.lease_lost:
                 give_back(task)
@@ -244,7 +244,7 @@ class HandlerLoop:
         return True
 
     def _settle(self, run: ActiveRun) -> None:
-        """Settle a stopped run that its handler did not settle. A successful run is settled later, with others."""
+        """Settle a stopped run whose handler has not settled it. A successful run is settled later, with others."""
         task = run.task
         if task.concluded or task.outcome == "finished":
             return
@@ -272,7 +272,7 @@ class HandlerLoop:
 
 
 def settle_stopped(task: Task) -> None:
-    """Settle a stopped run that its handler did not settle, according to the reason for the stop.
+    """Settle a stopped run whose handler has not settled it. The outcome depends on the reason for the stop.
 
     Raises like `Task.retry`.
     """

@@ -31,8 +31,8 @@ class HealthcheckPings:
     ) -> None:
         """`put`: takes a request; must not wait.
 
-        `store`: ping only for the runs of this store, as a process may have several schedulers. Default: ping for all
-        runs.
+        `store`: ping only for the runs of this store, because a process may have several schedulers. Default: ping for
+        all runs.
         """
         self._configured = configured
         self._put = put

@@ -47,8 +47,8 @@ class OpenSection:
 def open_sections(settings: Settings, holder: str, connections: int | None = None) -> list[OpenSection]:
     """Open the configured sections. This does not connect yet.
 
-    `connections`: how many idle connections each section keeps open. The default, one for each handler thread of a
-    handler child, is small, because there are many processes.
+    `connections`: how many idle connections each section keeps open. The default is one for each handler thread of a
+    handler child.
     """
     opened, collection = [], None
     if connections is None:

@@ -17,7 +17,7 @@ class PeriodicThread(threading.Thread):
     """Calls `tick` every `interval` seconds while `tick` returns True, then sleeps until `wake`.
 
     If a tick takes longer than the interval, the next tick follows immediately. After a sleep, one interval passes
-    before the first tick, so that a run which has ended by then costs nothing.
+    before the first tick, so a run that ends within this interval causes no tick.
     """
 
     def __init__(

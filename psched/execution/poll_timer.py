@@ -97,7 +97,7 @@ class PollTimer:
         - `took`: the duration of the query. The next poll starts that much earlier, because it also takes that long to
           reach the database.
 
-        If a row was expected, the wake-up counts as false, unless it was for a new row that is due later.
+        If a row was expected, the last wake-up counts as false. A wake-up for a new row that is due later does not.
         """
         self._polled_at = self.clock() - took
         rest = self._jittered(self.longest if called and wait != 0 else self._polled_interval(took))

@@ -41,7 +41,8 @@ _LISTENING = 6
 """After each poll the listener listens for the longest pause multiplied by this number."""
 
 _BURST = 1.0
-"""Seconds. Maintenance waits while polls find rows, or while a row is due within this time, but at most this long."""
+"""The maximum number of seconds that maintenance waits. It waits while polls find rows, and while a row is due within
+this time."""
 
 _MAINTENANCE_PAUSE = 0.05
 """Seconds between two rounds of maintenance in an idle child while old rows are left. A round takes about as long as
@@ -147,7 +148,7 @@ def give_up_leases(tasks: Sequence[Task], now: float) -> None:
 
 
 class PolledSource(Protocol[Row_co]):
-    """The source of a poller's rows: a `TaskSource`, which makes tasks of them, or a `FetchSource`, which does not."""
+    """The source of a poller's rows. A `TaskSource` makes tasks of its rows, a `FetchSource` does not."""
 
     @property
     def store(self) -> LeaseStore:
@@ -243,9 +244,8 @@ class RowPoller(Generic[Row_co]):
 
         If no row is expected, query the next due time before the acquire.
 
-        `may_rest`: whether the caller may pause. If so, and if no row is due, start to listen for wake-ups and query
-        the next due time, so that no row is missed that became due in the meantime. False while runs wait to be
-        settled.
+        `may_rest`: whether the caller may pause. If True and no row is due, start to listen for wake-ups, and query the
+        next due time after that. So no row is missed. Must be False while runs wait to be settled.
         """
         if self._timer.pause() > 0:
             return ()
@@ -338,7 +338,10 @@ class RowPoller(Generic[Row_co]):
         self._message = self.trouble = None
 
     def _log_listener_failure(self, error: Exception) -> None:
-        """Log the failure of the listener. If the database does not answer, use INFO, as the polls log that, too."""
+        """Log the failure of the listener.
+
+        Use INFO if the database does not answer, because the polls log that, too.
+        """
         level = logging.INFO if self._polled.store.is_unavailable(error) else logging.WARNING
         text = "section=%s the database cannot notify workers of due rows: %s; polling every poll_interval instead"
         log.log(level, text, self.name, one_line(error))

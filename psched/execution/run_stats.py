@@ -171,7 +171,6 @@ class RunCounter:
             self.wake()
 
     def add(self, section: str, counted: Counted, offset: float) -> None:
-        """Add the counts of a handler child."""
         counts = self.sections.get(section)
         if counts is not None:
             counts.add(counted, offset)

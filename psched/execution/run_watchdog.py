@@ -11,8 +11,8 @@ from psched.execution.periodic_thread import PeriodicThread
 
 _TICK = 0.2
 _LAST_MOMENT = 0.5
-"""If a lease cannot be renewed and its run does not stop, the process exits this many seconds before the end of the
-lease, or half of the poller's `margin` before it, if that is less."""
+"""If a lease cannot be renewed and its run does not stop, the process exits shortly before the end of the lease: this
+many seconds before, or half of the poller's `margin` if that is less."""
 
 _WINDING_UP = 20.0
 """How many seconds a stopping process may need to settle and release its tasks after the last handler: enough for a
@@ -49,7 +49,7 @@ class RunWatchdog(PeriodicThread):
     def stop(self, grace: float | None = None) -> None:
         """Call `kill(ImmediateProcessStopError)` of all handlers.
 
-        Force the exit after `grace` seconds, or after the kill interval, if that is shorter or `grace` is None.
+        Force the exit after `grace` seconds, at the latest after the kill interval. None: after the kill interval.
         """
         end = self._clock() + (self._kill_interval if grace is None else min(grace, self._kill_interval))
         self._stop_at = end if self._stop_at is None else min(end, self._stop_at)
@@ -90,7 +90,10 @@ class RunWatchdog(PeriodicThread):
         return None
 
     def _end(self, run: ActiveRun, stopped_at: float) -> float:
-        """Return when the process exits by force if a run that was asked to stop has not ended (boottime seconds)."""
+        """Return when the process exits by force if the run has not ended by then, in boottime seconds.
+
+        `stopped_at`: when the run was asked to stop.
+        """
         end = stopped_at + self._kill_interval
         if isinstance(run.task.stop_reason, PreemptedError):
             return min(end, run.task.deadline - min(_LAST_MOMENT, run.poller.margin / 2))

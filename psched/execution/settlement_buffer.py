@@ -31,9 +31,8 @@ In a child that polls for itself, the handler thread settles. If a handler is ru
 are settled after that handler, or after some time by the `prefetched lease renewer`.
 """
 _FULL = 500
-"""When this many runs are collected, the handler thread settles them itself, because a second thread would only take
-turns with the handler thread.
-"""
+"""When this many runs are collected, the handler thread settles them itself. A second thread would only take turns with
+the handler thread."""
 _LAST_MOMENT = 1.0
 """Seconds. When retries end because a lease ends, they also end for runs whose leases end at most this much later."""
 
@@ -138,7 +137,7 @@ class SettlementBuffer:
     def _to_retry(
         self, tasks: Sequence[Task], error: Exception, until: float, retries_now: bool
     ) -> list[Sequence[Task]]:
-        """Return groups of runs to settle again immediately, after an attempt to settle `tasks` has failed.
+        """Handle a failed attempt to settle `tasks`. Return the groups of runs to settle again immediately.
 
         `until`: when the attempts end (boottime seconds).
         """

@@ -53,8 +53,8 @@ class StopEvent:
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
         """Return those of `descriptors` that become readable or closed within `seconds`. `set` ends the wait.
 
-        `select.poll` waits for whole milliseconds only. For the rest of `seconds`, which is less than a millisecond,
-        this method waits only for `set`, and then looks at the descriptors.
+        `select.poll` waits for whole milliseconds only. For the rest of the time, this method waits only for `set`, and
+        then checks the descriptors.
         """
         end = monotonic() + seconds
         if not descriptors:

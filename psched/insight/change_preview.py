@@ -25,8 +25,8 @@ class ChangePreview:
 
     `gained`: the times of runs that only the changed schedule has. `lost`: the times of runs that only the unchanged
     schedule has. `kept`: the number of runs that both have. `until`: runs from now to this time are compared. It is in
-    7 days, or earlier if there are more than 5,000 runs before or after the change. `runs_at_once`: whether the change
-    makes the schedule due. A paused schedule is treated as resumed.
+    7 days, or earlier if `before` or `after` has more than 5,000 runs. `runs_at_once`: whether the change makes the
+    schedule due. A paused schedule is treated as resumed.
     """
 
     before: ScheduleRow

@@ -46,7 +46,6 @@ def configuration_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def tz_database_finding() -> Finding:
-    """Return the finding about the tz database of this process."""
     message = f"{cron.tz_database()} (tzdata); every node needs the same one, or times differ"
     return Finding("tz database", True, message)
 
@@ -107,7 +106,7 @@ def clock_finding(store: LeaseStore) -> Finding:
 
 
 def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Iterator[Finding]:
-    """Yield findings about the live nodes, and about types that have due rows, but that no live node acquires.
+    """Yield findings about the live nodes, and about types with due rows that no live node acquires.
 
     `workers`: the live nodes; None if the store does not record nodes. Then there are no findings.
     """
@@ -206,7 +205,10 @@ def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
 
 
 def _lateness(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | None) -> tuple[str, str | None]:
-    """Return a sentence about an overdue occurrence, and the remedy. `nodes`: the live nodes; None: unknown."""
+    """Return a sentence about an overdue occurrence, and the remedy.
+
+    `nodes`: the live nodes; None if they are unknown.
+    """
     error = "" if row.last_error is None else f"; the last error: {error_summary(row.last_error)}"
     lateness = span(state.lateness)
     what = f"{row.key!r} (type {row.type!r}): its occurrence of {local_time(row.next_time)} is {lateness} late"

@@ -63,7 +63,7 @@ def _processes(parts: list[Node]) -> Iterator[NodeProcess]:
 def _state(parts: list[Node], latest: Mapping[tuple[str, str], float]) -> NodeState:
     """Return the state of a node from its records in each of its sections.
 
-    `latest`: when the last run of each row began, by section and key. The state has no earlier runs.
+    `latest`: when the last run of each row began, by section and key. The earlier runs of a row are left out.
     """
     last = min(parts, key=lambda part: part.age)
     runs: dict[tuple[str, int], list[NodeRun]] = {}

@@ -101,7 +101,9 @@ class ScheduleInsight(TableInsight):
         after: Place | None = None,
         limit: int = 50,
     ) -> Page[tuple[ScheduleRow, ScheduleState], Place]:
-        """Return the first schedules after `after` that have these properties (None: any), by due time.
+        """Return the first schedules after `after` that match, sorted by due time.
+
+        None in an argument matches any schedule.
 
         `prefix`: the start of the key.
         """
@@ -126,7 +128,7 @@ class ScheduleInsight(TableInsight):
         tag: str | None = None,
         after: Place | None = None,
     ) -> Iterator[tuple[ScheduleRow, ScheduleState]]:
-        """Yield all schedules after `after` that have these properties, by due time; see `ScheduleCollection.list`."""
+        """Yield all schedules after `after` that match, sorted by due time. The arguments are those of `page`."""
         now = self._store.now()
         rows = self._schedules.list(type=type, state=state, prefix=prefix, owner=owner, tag=tag, after=after)
         return ((row, self._schedules.state(row, now)) for row in rows)
@@ -209,7 +211,7 @@ class ScheduleInsight(TableInsight):
         return dict.fromkeys(keys, ()) if ledger is None else ledger.last_rows(keys, last)
 
     def audit(self, since: int, until: int, keys: Sequence[str] | None = None) -> Iterator[Verdict]:
-        """Yield the audit of each schedule (or each of `keys`) from the ledger; see `ScheduleCollection.audit`."""
+        """Yield the audit of each schedule, or of each of `keys`, from the ledger; see `ScheduleCollection.audit`."""
         return self._schedules.audit(since, until, keys=keys)
 
     def verdict(self, key: str, since: int, until: int) -> Verdict:
@@ -233,7 +235,7 @@ class ScheduleInsight(TableInsight):
         """Return the audits of the first schedules after the key `after`, including deleted schedules.
 
         `prefix`: the start of the schedules' keys. `late`: see `ScheduleCollection.audit`. `keep`: keep the records
-        that the audits used. Leaves out schedules that another program added (`rdb_compat`), unless `prefix` is the
+        that the audits used. On `rdb_compat`, schedules that another program added are left out, unless `prefix` is the
         whole key of such a schedule. Raises NotSupportedError if the store keeps no ledger.
         """
         for name, text in (("prefix", prefix), ("after", after)):
@@ -311,9 +313,9 @@ class ScheduleInsight(TableInsight):
         return self._schedules.outputs(key)
 
     def troubles(self, since: float | None = None, until: float | None = None, last: int = 50) -> Sequence[LedgerRow]:
-        """Return the last entries with `had_trouble` that were settled in a range (unix seconds), the oldest first.
+        """Return the last entries with `had_trouble` that were settled from `since` to `until`, the oldest first.
 
-        Empty without a ledger. For schedules that are late now, see `overdue`.
+        `since`, `until`: unix seconds. Empty without a ledger. For schedules that are late now, see `overdue`.
         """
         ledger = self._store.ledger
         wanted = LedgerFilter(failed=True, since=since, until=until, last=last)
@@ -335,8 +337,7 @@ class ScheduleInsight(TableInsight):
     def forecast(self, hours: int = WEEK) -> Forecast:
         """Return how many runs start in each of the next `hours` full hours, and how many workers they keep busy.
 
-        Reads the rules of all schedules, page by page. For 100,000 schedules this takes a second, so callers should
-        store the forecast.
+        Reads the rules of all schedules, page by page. For 100,000 schedules this takes a second.
         """
         begin = int(self._store.now()) // HOUR * HOUR + HOUR
         return forecast(self._rules(), begin, hours, self._schedules.cron_dialect, self._durations)

@@ -1,7 +1,7 @@
 """Simulates schedules with a given number of workers and an outage.
 
-Shows which runs start late, and which occurrences are skipped. The rules of skipping and advancing are those by which
-workers settle runs. Each run succeeds at its first attempt, and takes the given time.
+Shows which runs start late, and which occurrences are skipped. Occurrences are skipped and advanced by the same rules
+as in workers. Each run succeeds at its first attempt, and takes the given time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SimulatedSchedule:
     """A schedule with late runs, with skipped occurrences, or with occurrences that wait at the end.
 
     `late`: how many of its `runs` started too late. `worst`: the longest delay of a start, in seconds. `worst_time`:
-    the occurrence that started with this delay (None if no run started). `skipped`: numbers of occurrences by reason.
+    the occurrence that started with this delay; None if no run started. `skipped`: numbers of occurrences by reason.
     `waiting`: the number of occurrences that are due at the end and have not started.
     """
 
@@ -165,7 +165,8 @@ def starts_in(rows: Iterable[ScheduleRow], begin: float, end: float, dialect: Cr
 class HandlerTimes:
     """How many seconds the runs of each schedule take: the mean of its last runs.
 
-    For a schedule without known runs: the mean of the runs of its type, or, if its type has none, of all runs.
+    A schedule without known runs gets the mean of its type. If its type has no known runs, it gets the mean of all
+    runs.
 
     `unmeasured`: types without known runs.
     """

@@ -74,7 +74,7 @@ class TableInsight:
         return self._table.now()
 
     def unrouted(self) -> str | None:
-        """Return, as text, the types that have due rows, but that no live node acquires.
+        """Return, as text, the types with due rows that no live node acquires.
 
         None if there are no such types, or if no node is alive.
         """

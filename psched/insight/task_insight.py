@@ -44,7 +44,10 @@ class TaskInsight(TableInsight):
         after: str | None = None,
         limit: int = 50,
     ) -> Page[TaskRow, str]:
-        """Return the first tasks after the key `after` that have these properties (None: any), by key."""
+        """Return the first tasks after the key `after` that match, sorted by key.
+
+        None in an argument matches any task.
+        """
         is_indexed = status in _FOUND_BY_INDEX
         known = (type if self._store.keeps_types else None, user) if is_indexed else (None, None)
         is_filtered_here = (known[0] or type, known[1] or user) != known
@@ -74,7 +77,7 @@ class TaskInsight(TableInsight):
         late: float | None = None,
         after: str | None = None,
     ) -> Iterator[TaskRow]:
-        """Yield all tasks after the key `after` that have these properties, by key; see `Queue.list`."""
+        """Yield all tasks after the key `after` that match, sorted by key. `late`: as for `TaskFilter`."""
         return self._queue.list(status=status, type=type, user=user, prefix=prefix, late=late, after=after)
 
     def users(self, limit: int = 20, most: int = _MOST_OF_USERS) -> DueUsers:

@@ -24,11 +24,11 @@ _LEAST_OVERLAP = 0.5
 class TimelineRun:
     """One occurrence, or several occurrences that were skipped together. All times are unix seconds.
 
-    The occurrence waited from `due` to `began` (None: no run started), and ended at `ended` (None: it runs or waits
-    now). `began` is the start of the last attempt, so a run with several `attempts` was first started before `began`.
-    `outcome`: as in the ledger; None if the occurrence runs or waits. `overlap`: seconds during which another run of
-    the schedule ran. `count`: the number of occurrences; None if there are more than were counted. `is_paused`: whether
-    the occurrence was skipped because its schedule was paused.
+    The occurrence waited from `due` to `began`, and ended at `ended`. `began` is the start of the last attempt; None if
+    no run started. `ended` is None if the occurrence runs or waits now. `outcome`: as in the ledger; None if the
+    occurrence has not ended. `overlap`: seconds during which another run of the schedule ran. `count`: the number of
+    occurrences; None if there are more than were counted. `is_paused`: whether the occurrence was skipped because its
+    schedule was paused.
     """
 
     key: str
@@ -155,7 +155,7 @@ def _with_overlaps(runs: Iterable[TimelineRun], now: float) -> list[TimelineRun]
 
 
 def _outages(runs: Sequence[TimelineRun], since: float, until: float) -> Iterator[Outage]:
-    """Yield the times in which nothing ran although something was due.
+    """Yield the times in which no run was in progress although an occurrence was due.
 
     A run with several attempts is ignored, because the times of its earlier attempts are not recorded.
     """

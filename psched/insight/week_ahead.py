@@ -31,7 +31,7 @@ _MOST_TIMES = WEEK * 60
 _EXAMPLES = 3
 _NOTES = 8
 _LONGEST_SPREAD = 6 * HOUR
-"""Runs with a longer spread (a random delay, in seconds) are left out, because they crowd no minute."""
+"""Seconds. Runs with a longer spread are left out, because they crowd no minute."""
 SPREADS = (600, 3600)
 """Seconds over which the starts of a crowded minute could be spread."""
 

@@ -21,7 +21,7 @@ BUSY: Final = "busy"
 
 
 class Reason(NamedTuple):
-    """One reason why a row waits: a word that later versions keep, and a sentence for people."""
+    """One reason why a row waits: a word for programs, and a sentence for people. Later versions keep the word."""
 
     word: ReasonWord
     text: str
@@ -67,7 +67,7 @@ def _reasons(
 def worker_hint(nodes: Sequence[Node] | None, type_: str) -> str:
     """Return a question or a hint about nodes that could run a row of this type.
 
-    `nodes`: the nodes that run; None if they are unknown.
+    `nodes`: the live nodes; None if they are unknown.
     """
     if nodes is None:
         return "is a node running that routes its type? (psched run, pschedd status)"

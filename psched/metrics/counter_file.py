@@ -148,7 +148,7 @@ class CounterFile:
 
     @classmethod
     def create(cls, path: Path, is_upgrade: bool) -> CounterFile:
-        """Make a new file, or, in a binary upgrade, continue the old file if its layout is the same. Raises OSError."""
+        """Make a new file. A binary upgrade continues the old file if its layout is the same. Raises OSError."""
         if is_upgrade:
             with suppress(OSError, CounterFileError):
                 descriptor = _open(path, os.O_RDWR)
@@ -324,7 +324,7 @@ def _counters(values: memoryview[float], block: memoryview) -> Iterator[tuple[La
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process with this process id exists. 0 stands for no process."""
+    """Return whether a process with this process id exists; False for 0."""
     if pid <= 0:
         return False
     try:

@@ -1,8 +1,8 @@
 """Binary upgrade: a new master takes over when its children are up. Used in the old and in the new master.
 
 The new master is started by the same command as the old one. It inherits a pipe, on which it reports that it is ready,
-and the descriptor of the locked pid file. Until the new master is ready, and if it fails, the old master continues
-unchanged.
+and the descriptor of the locked pid file. Until the new master is ready, the old master continues unchanged. If the new
+master fails, the old master keeps running.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class BinaryUpgrade:
     immediate: bool = False
     """Whether running tasks are stopped and released when the new master takes over."""
     deadline: float = math.inf
-    """When the new master is killed if it is not ready, in monotonic seconds."""
+    """When a new master that is not ready is killed, in monotonic seconds."""
     _new_master: subprocess.Popen[bytes] | None = None
     """The new master, once it was started."""
     _pipe: int | None = None
-    """Readable when the new master is ready or has ended; None unless a new master is starting."""
+    """A descriptor that is readable when the new master is ready or has ended; None while no new master is starting."""
     _old_pid: int = 0
     _status: str = ""
 

@@ -134,7 +134,7 @@ class ChildProcess:
 
     @property
     def runs(self) -> tuple[RunRecord, ...]:
-        """The runs of the child that are in progress, or were when it died."""
+        """The runs that are in progress in the child, or were in progress when it died."""
         return () if self.spec is None else self.spec.running_table.runs()
 
     def escalate(self, now: float) -> None:
@@ -175,7 +175,10 @@ class ChildProcess:
 
 
 def kill_tree(pid: int) -> None:
-    """Send SIGKILL to a child and all its descendants. As the child is not reaped yet, no other process has its pid."""
+    """Send SIGKILL to a child and all its descendants.
+
+    No other process has the pid, because the child is not reaped yet.
+    """
     try:
         descendants = psutil.Process(pid).children(recursive=True)
     except psutil.Error:

@@ -93,7 +93,7 @@ class OrphanReaper:
 
 
 def _children() -> set[int]:
-    """Return the children of this process. The main thread's list is complete, because it has forked them all."""
+    """Return the children of this process. The main thread has forked all of them."""
     try:
         return {int(word) for word in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
     except OSError:
@@ -107,7 +107,7 @@ class ProcessTable:
     log_file: Log
     close_in_child: Callable[[], None]
     other_children: Callable[[], set[int]]
-    """Returns the pids of other children of this process, which are not orphans."""
+    """Returns the pids of other children of this process. These children are not orphans."""
     clock: Clock = monotonic
     _master: int = field(default_factory=os.getpid)
     _oom_kills: OomKills = field(default_factory=OomKills)
@@ -126,7 +126,7 @@ class ProcessTable:
         spec: ChildSpec | None = None,
         lifetime: float = math.inf,
     ) -> ChildProcess:
-        """Fork a child that runs the role `make(pipe)`, and kill it after `lifetime` seconds. Raises OSError.
+        """Fork a child that runs `make(pipe)`, and kill it after `lifetime` seconds. Raises OSError.
 
         Signals are blocked during the fork: until the child has installed its own handlers, a signal sent to the child
         would be written to the master's queue.

@@ -92,7 +92,10 @@ class MasterStatus:
 
 
 def _printable(text: Any, _: type[str]) -> str:
-    """Return `text` without control characters, because root prints it on a terminal, which would obey them."""
+    """Return `text` without control characters.
+
+    Root prints it on a terminal, and a terminal would obey these characters.
+    """
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(text))[:_LONGEST]
 
 

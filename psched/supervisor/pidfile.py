@@ -184,7 +184,7 @@ def _explained(path: Path, error: OSError) -> PidFileError:
 
 
 def _lock(descriptor: int, operation: int, patience: float) -> bool:
-    """Try to lock for up to `patience` seconds, as `read_running` in another process holds the lock briefly."""
+    """Try to lock for up to `patience` seconds. `read_running` in another process may hold the lock briefly."""
     for _ in wait_steps(patience, _PAUSE):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
@@ -336,7 +336,7 @@ def _holds_lock(pid: int, file: os.stat_result) -> bool:
 
 
 def _send(pid: int, handle: int | None, number: int) -> None:
-    """Send a signal. Use the pidfd, if there is one, as another process may have the pid by now. Raises OSError."""
+    """Send a signal through the pidfd, if there is one. Another process may have the pid by now. Raises OSError."""
     if handle is None:
         os.kill(pid, number)
     else:

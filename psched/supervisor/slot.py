@@ -44,8 +44,8 @@ _FETCHER_EARLY_DEATH = 1.0
 """The death of a fetching child counts as early if the child has lived for fewer seconds than this, or for a shorter
 time than the last pause of its slot."""
 _ATTEMPTS = 2
-"""How many children in a row may die before they are ready, and without a reported reason, until the start of the
-master fails."""
+"""The start of the master fails when this many children in a row have died before they were ready. If the child has
+reported a reason, one death is enough."""
 _ATTEMPTS_OF_KILLED = 5
 """Like `_ATTEMPTS`, for children that were ended by SIGKILL."""
 

@@ -157,7 +157,7 @@ class Supervisor:
         self._stop(immediate=True)
 
     def handle_int(self) -> None:
-        """Stop gracefully, or, if Ctrl-C is pressed again on a terminal, immediately."""
+        """Stop gracefully. If Ctrl-C is pressed again on a terminal, stop immediately."""
         if self._interrupted and self._on_terminal:
             self._stop(immediate=True)
         else:

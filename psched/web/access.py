@@ -138,7 +138,7 @@ class Gate:
             raise RefusedError(HTTPStatus.FORBIDDEN, f"without authentication, these pages {reason}; {remedy}")
 
     def _trace_of_proxy(self, request: Request) -> str | None:
-        """Return what shows that a proxy sent this request: its headers, HTTP version, or the host name of its page.
+        """Return what shows that a proxy sent this request; None if nothing shows it.
 
         The address and `Host` of the request do not show this: a proxy on this host has a local address, and many
         proxies replace `Host` by the name to which they connect.

@@ -41,7 +41,8 @@ _LONGEST_ANSWER = 8.0
 _THREADS = 8
 """The maximum number of pages that are made at the same time."""
 _EXPORT_THREADS = 8
-"""The maximum number of exports that are made at the same time. They have their own threads, as they may wait long."""
+"""The maximum number of exports that are made at the same time. They have their own threads, because they may wait
+long."""
 _QUIET = 15.0
 """Seconds after which a stream without changes sends a comment, so that proxies keep the stream open."""
 _LONGEST_FORM = 1_000_000
@@ -60,8 +61,8 @@ def app(
     """Return the pages as an ASGI application, to be mounted or served. Opens no connection.
 
     `settings`: a configuration file, a mapping, or `Settings`, as for `psched.open`. `access`: returns what a visitor
-    may do; without it, `web:` and the environment decide. Whatever `access` returns, visitors can change something only
-    if `web.actions` is true. Raises ConfigError.
+    may do; without it, `web:` and the environment decide. Visitors can change something only if `web.actions` is true.
+    Raises ConfigError.
     """
     found = coerce(settings, environment, reader)
     if not found.sections:

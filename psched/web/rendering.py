@@ -59,7 +59,7 @@ def harmless(value: Any) -> Any:
 
 
 def masked(value: Any) -> Any:
-    """Return JSON in which the values of members are masked, at any depth, if their names suggest secrets."""
+    """Return a JSON value with secrets masked at any depth. The name of a member decides whether it is a secret."""
     if isinstance(value, Mapping):
         return {name: MASK if _SECRET.search(str(name)) else masked(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -160,7 +160,6 @@ def _below(request: Request) -> str:
 
 
 def _has_section(request: Request, page: str) -> bool:
-    """Return whether the configuration has the section that a page needs."""
     settings: Settings = request.app.state.shared.settings
     if page in _OF_ANY_SECTION:
         return True

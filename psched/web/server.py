@@ -51,7 +51,7 @@ def serve(settings: Settings, listen: tuple[str, int], ready: Callable[[str], No
 
 
 class _Server(uvicorn.Server):
-    """A server that ends streams of changes when it stops (uvicorn would wait for them), and then returns."""
+    """A server that ends streams of changes when it stops. uvicorn itself would wait for these streams."""
 
     def __init__(self, config: uvicorn.Config, shared: SharedState) -> None:
         super().__init__(config)

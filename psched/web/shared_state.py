@@ -39,7 +39,7 @@ _THREADS = 2
 
 
 class _Kept(NamedTuple):
-    """The result of a query, when it was found, and until when it may be used (both monotonic)."""
+    """The result of a query, when it was found, and until when it may be used. Times are monotonic seconds."""
 
     at: float
     until: float
@@ -61,7 +61,7 @@ class SharedState:
         self._queue: Queue | None = None
         self._asked: dict[Hashable, Future[Any]] = {}
         self._failed: dict[Hashable, float] = {}
-        """When queries of `_asked` failed (monotonic)."""
+        """When queries of `_asked` failed, in monotonic seconds."""
         self._thread_pool = ThreadPoolExecutor(_THREADS, "psched web slow answers")
         self._is_closed = False
         self._answers: OrderedDict[Hashable, _Kept] = OrderedDict()

@@ -26,7 +26,7 @@ _SLOW_INTERVAL = 4.0
 PATIENCE: Final = 2.5
 """Seconds after which a database that has not answered counts as unreachable."""
 _FIRST = 6.0
-"""`PATIENCE` for the first answer, before which modules are loaded and a connection is opened."""
+"""`PATIENCE` for the first answer. It is longer, because modules are loaded and a connection is opened first."""
 _NEVER = -1e9
 """A time before any time of the monotonic clock."""
 _NOBODY = 30.0

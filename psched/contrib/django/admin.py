@@ -164,7 +164,7 @@ class ScheduleAdmin(RowAdmin):
     }
 
     def read(self, after: str | None = None, **wanted: Any) -> Iterator[ScheduleRow]:
-        """Yield rows by due time."""
+        """Yield schedules in the order of their due times."""
         time, _, key = (after or "").partition(":")
         yield from clients.schedules().list(**wanted, after=(float(time), key) if after else None)
 
@@ -209,7 +209,7 @@ class TaskAdmin(RowAdmin):
     row_actions: ClassVar = {"retry": lambda task: task.retry(), "cancel": lambda task: task.cancel_request()}
 
     def read(self, state: Any = None, **wanted: Any) -> Iterator[TaskRow]:
-        """Yield rows by key."""
+        """Yield tasks in the order of their keys."""
         yield from clients.queue().list(state, **wanted)
 
     def place(self, row: TaskRow) -> str:

@@ -94,7 +94,6 @@ def chosen_of_daemon() -> Chosen:
 
 
 def settings_module() -> str:
-    """Return the name of the settings module."""
     return os.environ[ENVIRONMENT_VARIABLE]
 
 

@@ -11,7 +11,6 @@ class NoRows(models.Manager[Any]):
     """A manager that finds nothing, so that `dumpdata` and similar commands read no table."""
 
     def get_queryset(self) -> models.QuerySet[Any]:
-        """Return an empty query set."""
         return super().get_queryset().none()
 
 

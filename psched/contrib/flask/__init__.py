@@ -106,7 +106,7 @@ def _chosen(app: Flask) -> Chosen:
 
 
 def is_named(file: Path) -> bool:
-    """Return whether `file`, the value of the option -c, is not the default file."""
+    """Return whether `file`, the value of the option -c, differs from the default file."""
     return file.absolute() != default_file().absolute()
 
 

@@ -21,7 +21,7 @@ _CHILD_SETUP = "psched.contrib.flask.child_setup"
 
 
 def _load(file: Path, environment: str | None, reader: SectionName) -> Settings:
-    """Return the configuration, which a new process reads from the application at each start and reload."""
+    """Return the configuration. At each start and reload, a new process reads it from the application."""
     settings = load(file, environment, reader) if is_named(file) else _load_in_new_process(environment, reader)
     return settings.with_application((), (), (_CHILD_SETUP,))
 

@@ -49,4 +49,4 @@ ACTIONS: Final[Mapping[str, Answer]] = {
     "/task/action": actions.change_task,
     "/tasks/bulk": bulk_actions.act,
 }
-"""For each path of a request that changes something: the function, which answers with a redirect to a page."""
+"""For each path of a request that changes something: the function. It answers with a redirect to a page."""

@@ -55,7 +55,7 @@ def _asked(request: Request, known: Mapping[str, object]) -> tuple[str, str]:
 
 
 def asked_action(request: Request, known: Mapping[str, object], action: str) -> str:
-    """Return `action` if it is known and allowed. Otherwise raises RefusedError."""
+    """Return `action` if it is known and allowed. Raises RefusedError otherwise."""
     if action not in known or action not in request.state.access.actions:
         raise RefusedError(HTTPStatus.FORBIDDEN, f"you are not allowed to do this: {action[:50]}")
     return action

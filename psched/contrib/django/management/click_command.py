@@ -19,7 +19,7 @@ from psched.errors import ConfigError
 
 
 class ClickCommand(BaseCommand):
-    """Passes its arguments unparsed to a program, whose configuration is from Django's settings."""
+    """Passes its arguments unparsed to a program. The program's configuration comes from Django's settings."""
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the command and exit. Leaves out `--settings` and `--pythonpath`, which manage.py has already handled."""
