@@ -15,9 +15,9 @@ from psched.config import SectionName
 
 
 def command_by_key(name: SectionName) -> Callable[[Callable[[Any], None]], click.Command]:
-    """Return a decorator that makes a command with the argument KEY.
+    """Return a decorator that makes a click command with the argument KEY.
 
-    The decorated function gets a reference to the row.
+    The decorated function gets the Schedule or the QueuedTask with this key.
     """
 
     def decorate(function: Callable[[Any], None]) -> click.Command:

@@ -17,12 +17,12 @@ _MOST_COMPLETIONS = 1000
 
 
 def completed_keys(name: SectionName) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a function for shell completion: it returns keys of the section that begin with the typed text."""
+    """Return a function that completes keys of the section in a shell."""
     return partial(_completions, name, lambda row: row.key)
 
 
 def completed_types(name: SectionName) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a function for shell completion: it returns types in the section that begin with the typed text."""
+    """Return a function that completes types of the section in a shell."""
     return partial(_completions, name, lambda row: row.type)
 
 
@@ -33,9 +33,10 @@ def _completions(
     parameter: click.Parameter,
     incomplete: str,
 ) -> list[str]:
-    """Return the completions that the first 1,000 rows have. `word`: returns the key or type of a row.
+    """Return the words of the first 1,000 rows that begin with the typed text.
 
-    If the section cannot be read, returns no completions and prints no error, because the user is at a prompt.
+    `word`: returns the key or the type of a row. If the section cannot be read, returns no words and prints no error,
+    because the user is at a prompt.
     """
     prefix = incomplete if parameter.name == "key" and incomplete else None
     try:

@@ -32,10 +32,10 @@ class DatabaseError(Exception):
 
 
 def run_command(command: click.Command, arguments: Sequence[str] | None = None, chosen: object = None) -> int:
-    """Run a command. Print errors to standard error as `command: message`, and return the exit code.
+    """Run a command, and return its exit code. Errors are printed to standard error as `command: message`.
 
-    If PSCHED_DEBUG is set, all errors except usage errors are raised. `chosen`: initial values of the common options
-    (`Chosen`); the command line overrides them. None: the defaults.
+    If PSCHED_DEBUG is set, errors other than usage errors are raised instead. `chosen`: initial values of the common
+    options; the command line overrides them.
     """
     program = str(command.name)
     _open_streams()
@@ -89,7 +89,7 @@ def _message(error: Exception) -> str:
 
 
 def _is_of_stdout(error: Exception) -> bool:
-    """Return whether `error` means that standard output cannot be written, for example because the disk is full.
+    """Return whether `error` is a failed write to standard output, for example because the disk is full.
 
     Such an error names no file.
     """
@@ -108,7 +108,7 @@ def _is_of_stdout(error: Exception) -> bool:
 
 
 def print_error(program: str, message: str) -> None:
-    """Print each line of a message. Control characters of names and values are escaped, and long lines are cut."""
+    """Print each line of a message to standard error. Escapes control characters, and cuts long lines."""
     journal.write_error("\n".join(f"{program}: {_printable(line)}" for line in message.splitlines()))
 
 
@@ -118,7 +118,10 @@ def _printable(line: str) -> str:
 
 
 def _open_streams() -> None:
-    """Open standard streams that are closed, so that no pipe gets descriptor 0, 1 or 2. Let stdout accept any text."""
+    """Open standard streams that are closed, so that no pipe gets descriptor 0, 1 or 2.
+
+    Also let standard output escape characters that it cannot encode.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: the one of the closed stream

@@ -25,7 +25,7 @@ from psched.schedules.skip_policy import overlap_note
 from psched.store.ledger import Change, LedgerRow
 
 _MOST = 10
-"""For one date, at most this many occurrences are shown."""
+"""The maximum number of occurrences that are shown for one date."""
 
 
 @click.command()
@@ -132,7 +132,10 @@ def _show(
 
 
 def _restricted(rule: Rule, verdict: DateVerdict) -> DateVerdict:
-    """Return the verdict without times that are no occurrences (as on excluded days), and with the reasons for this."""
+    """Return the verdict for the rule, and not only for its cron expression.
+
+    Times on excluded days, for example, are no occurrences. The verdict leaves them out, and gives the reason.
+    """
     found = {each: rule_occurrences.why_not(rule, each.time) for each in verdict.occurrences}
     reasons = tuple(dict.fromkeys(reason for reason in found.values() if reason is not None))
     left = tuple(each for each, reason in found.items() if reason is None)

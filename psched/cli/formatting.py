@@ -188,7 +188,7 @@ def brief_time(seconds: float) -> str:
 
 
 def compact(data: dict[str, Any]) -> str:
-    """Return data as compact JSON, or its repr if JSON cannot hold it. (Another program can store such data.)"""
+    """Return data as compact JSON, or its repr if JSON cannot hold it."""
     try:
         return encode(data)
     except ValueError:

@@ -33,7 +33,7 @@ _STATE = frozenset(
 )
 """Fields of `list --json` that are not part of a definition."""
 _DUE = "timeout"
-"""A field of `queue list --json` that is not part of a task's definition. (Schedules have an option `timeout`.)"""
+"""The name of a task's due time in `queue list --json`. It is not part of the task's definition."""
 
 
 @click.command("json")
@@ -74,7 +74,10 @@ def import_tasks(chosen: Chosen, file: str) -> None:
 
 
 def _checked(file: str, what: str, convert: Callable[[dict[str, Any]], N], check: Callable[[N], object]) -> Iterator[N]:
-    """Yield a row for each object in a file. Raises ValueError that names the file, the row and the mistake."""
+    """Convert and check each object in a file, and yield the new rows.
+
+    Raises ValueError that names the file, the row and the mistake.
+    """
     name, text = read_source(file)
     keys = []
     for number, found in enumerate(_objects(name, text), 1):

@@ -236,9 +236,10 @@ def _zone(timezone: str | None) -> str:
 def _finish(
     chosen: Chosen, imported: Imported, owner: str, output: str, force: bool, prefix: str, at: int | None
 ) -> None:
-    """Write the file, then print the report.
+    """Write the imported schedules to the file `output`, then print the report.
 
-    Raises ValueError for an owner or a key that cannot be stored, and, if `force` is false, for a file that exists.
+    Raises ValueError for an owner or a key that cannot be stored. Without `force`, also raises it for a file that
+    exists.
     """
     check_owner(owner)
     keyed = distinct_keys(imported.entries, prefix)

@@ -49,7 +49,7 @@ _COMMANDS = {
     "run": "run_in_foreground:run",
     "queue": "queue:queue",
 }
-"""For each command: `module:name`, the module in `psched.cli` and the name of the function in that module."""
+"""The commands by their names. A value names the module in `psched.cli` and the function in this module."""
 
 
 class LazyCommands(UserDict[str, Any]):
@@ -91,7 +91,7 @@ main = partial(run_command, psched)
 
 
 def commands_with(run: Callable[[], int]) -> click.Group:
-    """Return psched's commands, of which `run` and `queue run` only parse their options and call the function `run`."""
+    """Return psched's commands. `run` and `queue run` only parse their options, and then call the argument `run`."""
 
     def replaced(group: click.Group) -> click.Group:
         commands: Any = group.commands

@@ -46,7 +46,10 @@ class _NotCopiedError(Exception):
 
 @dataclass
 class SectionCopy:
-    """The results of copying one section. `left`: the rows not copied, as pairs of key and reason; `notes` likewise."""
+    """The result of copying one section.
+
+    `left`: the key of each row that was not copied, and the reason. `notes`: keys of rows, each with a remark.
+    """
 
     section: SectionName
     source: str
@@ -98,7 +101,7 @@ class SectionCopy:
 def migrate_command(reader: SectionName) -> click.Command:
     """Return the command `migrate` for a group of commands.
 
-    `reader`: the section that a configuration without sections configures.
+    `reader`: the section that a configuration without sections describes.
     """
 
     @click.command()

@@ -24,7 +24,7 @@ from psched.schedules.skip_policy import overlap_note
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Occurrences, the time zone to show them in, and the times of their runs (None for a mere cron expression)."""
+    """Occurrences, their time zone, and the times of their runs. A mere cron expression has no runs."""
 
     timezone: str
     occurrences: Sequence[crons.Occurrence]

@@ -1,4 +1,4 @@
-"""The types of options: times, dates, durations, counts and waits, which this module parses and checks."""
+"""The types of options for click: times, dates, durations, counts and waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that all commands share, which may be given before or after the command."""
+"""The options that all commands share. They may be given before or after the command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Chosen:
-    """The values of the common options. `config`: None without -c. `load` reads the configuration from its file."""
+    """The values of the common options.
+
+    `config`: the file that -c names, or None. `load`: reads the configuration from a file.
+    """
 
     environment: str | None = None
     config: Path | None = None
@@ -47,8 +50,7 @@ class Chosen:
     def settings(self, reader: SectionName = "schedules", app: tuple[str, ...] = ()) -> Settings:
         """Return the configuration, changed by `app` and by the options -I, -r and --types.
 
-        `reader`: the section that a file without sections configures. Raises ConfigError, also for a database in
-        memory.
+        `reader`: the section that a file without sections describes. Raises ConfigError, also for a database in memory.
         """
         settings = self.load(self.file, self.environment, reader)
         for section in settings.sections:
@@ -66,10 +68,10 @@ class Chosen:
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Store an option.
+    """Store the value of a common option.
 
-    Folders, modules and types that follow the command are added to those that precede it. Any other option that
-    follows the command replaces the same option before the command.
+    -I, -r and --types have the values before the command and those after it. Any other option after the command
+    replaces the same option before the command.
     """
     if not value:
         return
@@ -140,10 +142,11 @@ pass_chosen = click.make_pass_decorator(Chosen, ensure=True)
 
 
 def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
-    """Add the common options to a command. The options' values become the command's first argument.
+    """Return a decorator that adds the common options to a command.
 
-    `loading`: also add the options of an application. Without `loading`, the modules that -I and -r name are loaded
-    before the command runs, which may raise ConfigError.
+    The command gets their values as its first argument. With `loading`, the command also has -I, -r and --types, and
+    itself loads the modules. Without `loading`, modules named before the command are loaded first. This may raise
+    ConfigError.
     """
 
     def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:
@@ -161,9 +164,9 @@ def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chos
 
 
 class LimitedRows(Generic[T]):
-    """The first `limit` of `rows` (None: all).
+    """Iterates over the first `limit` of `rows`, or over all rows if `limit` is None.
 
-    `place`: returns, for a row, the value of --after with which the next list begins after this row.
+    `place`: returns the value of --after that continues the list after a given row.
     """
 
     def __init__(self, rows: Iterable[T], limit: int | None, place: Callable[[T], str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 Options = dict[str, click.Option]
-"""Options by their spellings: an option has an entry for each of its spellings."""
+"""Each spelling of each option, with the option."""
 
 
 class CommandGroup(click.Group):

@@ -100,8 +100,8 @@ class Invocation(Chosen):
     def pid_path(self) -> Path:
         """Return the pid file of the running daemon.
 
-        With --pid-file, the configuration need not be readable, and the daemon may use any configuration. Without it,
-        raises PidFileError if a daemon of another configuration holds the file.
+        With --pid-file, the configuration need not be readable, and the daemon may use any configuration. Without
+        --pid-file, raises PidFileError if a daemon of another configuration holds the file.
         """
         path = self.new_pid_path()
         if not path.name:  # files beside it (`NAME.metrics`) could not be named
@@ -311,8 +311,8 @@ def _request(
 ) -> tuple[int, int | None, RequestStatus | None]:
     """Signal the master, and wait up to `request_timeout` until it has carried out the request.
 
-    Return the pid of this master, the pid of the master that runs afterwards (None: none), and the outcome of the
-    request (None: unknown).
+    Return the pid of this master, the pid of the master that runs afterwards, and the outcome of the request. The
+    second pid is None if no master runs. The outcome is None if it is unknown.
     """
     path = invocation.pid_path()
     before, status = read_status(path)
@@ -402,7 +402,7 @@ def running(pid: int) -> list[str]:
 
 
 class LogTail:
-    """The last lines that are appended to a log from now on. No lines if `path` is None."""
+    """The last lines that are appended to a log after this object was made. Without a `path` there are no lines."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path

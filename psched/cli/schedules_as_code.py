@@ -350,7 +350,6 @@ def _versions(schedules: ScheduleCollection, key: str) -> Iterator[str]:
 def _planned(
     chosen: Chosen, schedules: ScheduleCollection, file: str | None, app: str | None, prune: bool, adopt: bool
 ) -> Plan:
-    """Return the plan for the schedules that a file or an App declares. Raises ConfigError or NotSupportedError."""
     if (file is None) == (app is None):
         raise click.UsageError("give either FILE or --app MODULE:NAME")
     check_keeps_owners(schedules)
@@ -366,7 +365,7 @@ def _planned(
 
 
 def _placed(chosen: Chosen, found: Plan) -> Plan:
-    """Return the plan with `database` set to the configured database. Warn if the plan was made for another."""
+    """Return the plan with the configured database as its `database`. Warn if this was another database."""
     database = required_section(chosen.settings("schedules"), "schedules").masked_url
     if found.database not in ("", database):
         click.echo(f"warning: the plan was made for {found.database}; this database is {database}", err=True)
@@ -374,7 +373,6 @@ def _placed(chosen: Chosen, found: Plan) -> Plan:
 
 
 def _declared_by(chosen: Chosen, schedules: ScheduleCollection, app: str) -> list[DeclaredSchedules]:
-    """Return the schedules that an App declares. Raises ConfigError."""
     section = required_section(chosen.settings("schedules", (app,)), "schedules")
     application = load(ApplicationSpec(section.app, section.include, section.require))
     declared = application.declared_schedules()

@@ -72,7 +72,10 @@ def stats(chosen: Chosen, last: float) -> None:
 
 
 def report_of(insight: ScheduleInsight | TaskInsight, is_kept: bool, last: float) -> RunReport | None:
-    """Return the report about the last `last` seconds; None if the store keeps no statistics (not `is_kept`)."""
+    """Return the report about the runs of the last `last` seconds.
+
+    `is_kept`: whether the store keeps statistics. Without statistics the result is None.
+    """
     return insight.run_report(last) if is_kept else None
 
 

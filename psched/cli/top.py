@@ -67,7 +67,7 @@ def top(chosen: Chosen, interval: float) -> int:
 
 
 class _InsightReader(threading.Thread):
-    """Every `interval` seconds, queries the database and then writes a byte to `wake`. `end` stops this."""
+    """Every `interval` seconds, queries the database and then writes a byte to `wake`, until `end` is called."""
 
     def __init__(self, settings: Settings, insight: Insight, interval: float, wake: int) -> None:
         super().__init__(name="psched top", daemon=True)

@@ -46,9 +46,9 @@ PANELS = (
 
 @dataclass(slots=True)
 class View:
-    """The user's choices.
+    """The choices of a user of `psched top`.
 
-    `only`: the title of the panel that fills the screen. `typing`: whether a filter is being typed.
+    `only`: the title of the panel that fills the screen. `typing`: whether the user is typing a filter.
     """
 
     focus: str = "RUNNING"
@@ -182,7 +182,7 @@ def _chosen(rows: Sequence[Row], panel: Panel, view: View) -> list[Row]:
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Return how many of `room` rows each panel gets: as many as it wants, or else an equal share of the rest."""
+    """Divide `room` rows among panels, one row at a time to each panel that wants more. Return how many each gets."""
     given = [0] * len(wanted)
     while room and any(has < wants for has, wants in zip(given, wanted, strict=True)):
         for place, wants in enumerate(wanted):

@@ -24,7 +24,7 @@ _STANDARD = "whsec_"
 class Hook:
     """A URL that gets a POST, or a command with its arguments.
 
-    A Hook with neither is false, and means that there is no hook.
+    A hook without URL and command is false: there is nothing to call.
     """
 
     url: str | None = field(default=None, repr=False)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _PASSWORD = re.compile(r"(://[^:@/]*):.*@", re.DOTALL)
 _TOKEN = re.compile(r"((?:rediss?|unix)://)(?![^:@/]*:\*\*\*@).*@", re.DOTALL)
-"""The user in a Redis URL without a password. Messages mask it, as it may be a password whose colon is missing."""
+"""Finds the user in a Redis URL without a password. Messages mask this user: it may be a password without its colon."""
 _OPTION = re.compile(r"([?&]([^=&]*)=)[^&]*")
 _SECRET = re.compile(r"pass|secret|token|^options$", re.IGNORECASE)
 """Names of options that contain a secret. PostgreSQL's `options` can set any variable of the session."""

@@ -22,7 +22,7 @@ MAX_TIMEOUT = 300.0
 
 @frozen
 class Healthchecks:
-    """Where to ping for the runs of schedules. URLs are secrets."""
+    """The URLs to ping for the runs of schedules. These URLs are secrets."""
 
     template: str | None = field(default=None, repr=False)
     urls: Mapping[str, str] = field(factory=dict, repr=False, hash=False)

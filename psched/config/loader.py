@@ -1,7 +1,7 @@
 """Loads `Settings` from a YAML file or a dict. Reports all errors, one on each line.
 
-A reference such as `${NAME}` that cannot be replaced, or an `env_file` that cannot be read, ends the check; errors that
-would be found later are not reported.
+The check ends at a reference such as `${NAME}` that cannot be replaced, and at an `env_file` that cannot be read. Then
+later errors are not reported.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ def default_table(section: SectionName, type_: str) -> str:
 
 
 def default_environment() -> str:
-    """Return the environment that is loaded if none is named."""
     return os.environ.get("PSCHED_ENV") or os.environ.get("RAILS_ENV") or "development"
 
 
@@ -87,8 +86,8 @@ def from_mapping(
 ) -> Settings:
     """Return the settings that a mapping describes. Raises ConfigError.
 
-    `base`: the folder of relative paths (default: the working directory). `reader`: the section for a flat mapping,
-    which has `type` and `url` but no sections.
+    `base`: the folder of relative paths (default: the working directory). `reader`: the section that a mapping without
+    sections describes.
     """
     environment = default_environment() if environment is None else environment
     return _Loader(mapping, environment, reader, Path.cwd() if base is None else base.absolute()).settings()
@@ -274,7 +273,10 @@ def _without_options(value: Any) -> str:
 
 
 def _unexpanded(message: str, expanded: Any, raw: Any) -> str:
-    """Return the message of a check, with the text in the file (`${NAME}`) instead of each quoted expanded text."""
+    """Return the message of a check, with the file's own text instead of each quoted value.
+
+    The file's text may contain `${NAME}`, and the quoted value the content of this variable.
+    """
     if isinstance(expanded, str) and isinstance(raw, str):
         return message if expanded == raw else message.replace(repr(expanded), repr(raw))
     if isinstance(expanded, Mapping) and isinstance(raw, Mapping):

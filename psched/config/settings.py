@@ -31,12 +31,12 @@ CountOrNone = Annotated[int | None, Check(checks.count(1, "none"))]
 
 
 def _cron_dialect(section: Section) -> CronDialect:
-    """Return the default dialect: Ruby's for rdb_compat, because Ruby workers must compute the same times."""
+    """Return the default dialect. rdb_compat has Ruby's dialect, because Ruby workers must compute the same times."""
     return "perfectsched" if section.type == "rdb_compat" else "vixie"
 
 
 def _retry_wait(section: Section) -> float | Backoff:
-    """Return the default wait between attempts: constant for rdb_compat, which does not count attempts."""
+    """Return the default wait between attempts. rdb_compat has a constant wait, because it does not count attempts."""
     return 300.0 if section.type == "rdb_compat" else Backoff(first=10, factor=2, limit=300)
 
 
@@ -105,7 +105,6 @@ class Section:
         )
 
     def sends(self, kind: EventKind) -> bool:
-        """Return whether events of this kind are sent."""
         return self.events is not None and kind in self.events.only
 
     @property

@@ -57,7 +57,7 @@ def listener_module(name: str) -> ModuleType:
 
 @contextmanager
 def _missing_named(name: str) -> Iterator[None]:
-    """Raise ConfigError, with the remedy, for a module that is missing."""
+    """Turn the ImportError of a missing module into a ConfigError with the remedy."""
     try:
         yield
     except ImportError as error:

@@ -1,8 +1,7 @@
 """Validators of single configuration values. Each returns the converted value, or raises ValueError.
 
-If a message begins with "expected", `loader` appends `, got …` with the text in the file, which has `${VAR}`
-instead of a variable's value. If a message quotes an expanded value by `repr`, `loader` replaces this value by the text
-in the file.
+If a message begins with "expected", `loader` appends `, got …` with the text in the file. This text may be `${VAR}`. If
+a message quotes an expanded value by `repr`, `loader` replaces this value by the text in the file.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def _number(
     words: Mapping[str, Any],
     above: bool = False,
 ) -> Callable[[Any], Any]:
-    """Return a validator for a number or one of the `words`. It accepts text, as a value may come from a variable."""
+    """Return a validator for a number or one of the `words`. A number may be text, because variables are text."""
     kinds: tuple[type, ...] = (int, str) if kind is int else (int, float, str)
 
     def check(value: Any) -> Any:
@@ -229,7 +228,7 @@ def timezone(value: Any) -> str:
 def _accepted(check: Callable[[str], object], value: Any, subject: str) -> str:
     """Return `value` if it is text that `check` accepts.
 
-    Raises ValueError with the message of the check's ConfigError, without the `subject`.
+    If `check` raises ConfigError, raises ValueError with the same message, but without `subject` at its beginning.
     """
     try:
         check(text(value))

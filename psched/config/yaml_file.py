@@ -69,7 +69,6 @@ class _QuickLoader(_UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)): 
             raise RecursionError
 
     def ascend_resolver(self) -> None:
-        """Leave a level of nodes. PyYAML calls this after each node."""
         self._depth -= 1
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: tuple[bool, bool]) -> str:
@@ -114,7 +113,7 @@ def _has_plain_keys(node: yaml.MappingNode) -> bool:
 
 
 class Document(NamedTuple):
-    """The content of a YAML file, and its nodes, which know their lines."""
+    """The content of a YAML file, and its nodes with their lines."""
 
     content: Any
     root: yaml.Node | None

@@ -224,7 +224,7 @@ class Command(Dispatch):
 
 
 def command_options(data: dict[str, Any], defaults: CommandDefaults = CommandDefaults()) -> CommandOptions:
-    """Return the options of a task: those in its data, then the defaults.
+    """Return the options of a task: those in its data, and `defaults` for the others.
 
     Raises CommandError whose message has every error in the data, on one line.
     """

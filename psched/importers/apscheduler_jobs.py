@@ -38,10 +38,10 @@ _MOST_STEPS = 2000
 """How many runs of one trigger are searched for a run that all triggers have in common."""
 _LAST_YEAR = 9999
 _MOST_YEARS = 10
-"""The maximum number of spans of consecutive years for which schedules are written."""
+"""The maximum number of spans of consecutive years in one trigger."""
 _LAST_POSITION = 5
 _SHORTEST_GRACE = 60
-"""Seconds. A job with a shorter misfire_grace_time gets `catch_up: none`, which skips runs more than a minute late."""
+"""Seconds. A job with a shorter misfire_grace_time gets `catch_up: none`: runs more than a minute late are skipped."""
 _GENERATED_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -52,8 +52,8 @@ class _TriggerError(Exception):
 def read_apscheduler(scheduler: Any, timezone: str, begin: int) -> Imported:
     """Return the jobs that were added to the scheduler, and those in its job stores.
 
-    `timezone`: the zone of the file. `begin`: rules that end before this time are left out. Raises ConfigError if
-    `scheduler` is not a scheduler of APScheduler 3.
+    `timezone`: the zone of the file of schedules. `begin`: rules that end before this time are left out. Raises
+    ConfigError if `scheduler` is not a scheduler of APScheduler 3.
     """
     if not (hasattr(scheduler, "get_jobs") and hasattr(scheduler, "add_jobstore")):
         raise ConfigError(f"expected a scheduler of APScheduler 3, got {shown(scheduler)}; name it as module:NAME")
@@ -72,7 +72,10 @@ def read_apscheduler(scheduler: Any, timezone: str, begin: int) -> Imported:
 
 
 def _jobs(scheduler: Any) -> Iterator[Any]:
-    """Yield all jobs. A scheduler that was not started returns only jobs added to it; its stores hold the others."""
+    """Yield the jobs of the scheduler and of its job stores.
+
+    The stores are read separately, because a scheduler that was not started returns only the jobs added to it.
+    """
     found = scheduler.get_jobs()
     yield from found
     if not scheduler.running:
@@ -172,7 +175,7 @@ def _all_of(parts: Sequence[Following]) -> Following:
 def _rules(
     trigger: Any, timezone: str, begin: int, calendars: dict[str, list[str]], remarks: list[str]
 ) -> Iterator[Definition]:
-    """Yield definitions that contain only the rule. Raises _TriggerError."""
+    """Yield the rules that replace a trigger. Raises _TriggerError."""
     kind = _kind(trigger)
     jitter = getattr(trigger, "jitter", None)
     spread: Definition = {}
@@ -253,7 +256,7 @@ def _of_fields(trigger: Any, begin: int, calendars: dict[str, list[str]]) -> Ite
 
 
 def _values(field: Any, low: int, high: int) -> set[int]:
-    """Return the numbers of a field. Ignores nth weekdays and the last day of the month."""
+    """Return the numbers that a field allows. Ignores nth weekdays and the last day of the month."""
     found: set[int] = set()
     for each in field.expressions:
         kind = type(each).__name__

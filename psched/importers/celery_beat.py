@@ -31,7 +31,7 @@ DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
 _LONGEST_SLEEP = 300
 """The maximum number of seconds from one check by beat to the next."""
 _AROUND_CHANGE = 4 * 3600
-"""Up to this many seconds from a clock change, the next run that beat computes depends on when beat checks."""
+"""Seconds before and after a clock change. In this time the next run depends on when beat checks the schedule."""
 _LONGEST_SEARCH = 9 * 366 * 86400
 """The longest search, in seconds: from one 29th of February to the next across the year 2100."""
 _NOTES = (
@@ -153,7 +153,7 @@ class _ScheduleClassError(Exception):
 def _rules(
     schedules: Any, schedule: Any, timezone: str, calendars: dict[str, list[str]], remarks: list[str]
 ) -> tuple[list[Definition], Following | None]:
-    """Return definitions that contain only the rule, and a function for the times at which Celery runs the entry.
+    """Return the rules that replace a schedule of Celery, and a function for the times at which Celery runs the entry.
 
     The function is None if these times depend on when beat started.
     """
@@ -214,7 +214,10 @@ def _following(schedule: Any, timezone: str) -> Following:
 
 
 def _next_look(now: int, then: int, timezone: str) -> int:
-    """Return when beat checks the schedule next, or a later time if all checks before that time find nothing new."""
+    """Return when beat checks the schedule next.
+
+    The result is the time of a later check if all checks before it find nothing new.
+    """
     change = next_clock_change(now - _AROUND_CHANGE, timezone)
     if change is None or then < change - _AROUND_CHANGE:
         return then

@@ -29,10 +29,11 @@ _LAST = -1
 class MatchingFields:
     """The values that each field of a cron expression allows. A time must match in all fields.
 
-    A date matches if it is one of `days`, if it is the last day of the month and `last_day` is set, or if it is one of
-    `nth_weekdays`: pairs of weekday and n, where -1 means the last. Its weekday must also be one of `weekdays` (Sunday:
-    0). `stars`: the names of the fields to write with `*`; this decides the effect of clock changes on hours and
-    minutes.
+    - `days`, `last_day`, `nth_weekdays`: the dates that match; a date needs only one of the three.
+    - `last_day`: whether the last day of each month matches.
+    - `nth_weekdays`: pairs of weekday and n; the n of the last weekday is -1.
+    - `weekdays`: the date must also be on one of these weekdays. Sunday is 0.
+    - `stars`: the fields to write with `*`. This decides the effect of clock changes on hours and minutes.
     """
 
     seconds: Collection[int] = frozenset((0,))
@@ -47,9 +48,9 @@ class MatchingFields:
 
 
 def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, list[str]]]:
-    """Return definitions with `cron`, and `exclude` if needed.
+    """Return the definitions of schedules that together match `fields`.
 
-    Also return the weekdays of the calendars that the definitions name.
+    Also return the weekdays of the calendars that these schedules exclude.
     """
     clock = [
         field_text(fields.minutes, 0, 59, "minutes" in fields.stars),

@@ -77,7 +77,7 @@ def read_crontab(name: str, text: str, user_column: bool, timezone: str) -> Impo
 
 
 def parse(text: str, user_column: bool) -> Iterator[Job | Unreadable]:
-    """Yield the lines that are neither empty nor comments nor assignments."""
+    """Yield each line except empty lines, comments and assignments."""
     environment: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip(" \t")
@@ -144,7 +144,7 @@ def _entry(file: str, line: Job | Unreadable, spool_user: str | None, timezone: 
 
 
 def _refusal(when: str) -> str | None:
-    """Return why cron refuses this rule, or why psched cannot run it; None if neither."""
+    """Return why cron refuses this rule, or why psched cannot run it; None if both can run it."""
     if when.startswith("@"):
         if when.lower() == "@reboot":
             return "runs when the host starts, which psched cannot do; start it with systemd"

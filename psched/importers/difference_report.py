@@ -20,12 +20,12 @@ _AFTER_CHANGE = 48 * 3600
 
 @dataclass(frozen=True)
 class Reported:
-    """An entry with the keys of its schedules.
+    """An imported entry, the keys of its schedules, and what psched does differently.
 
-    `difference`: the first difference in its times. `first_run`: the first time at which the other scheduler runs
-    the entry, from the start of the comparison on; None if unknown.
-
-    `unsupported`: options of its schedules that this version of psched lacks. `timezone`: the zone of its schedules.
+    - `difference`: the first difference between the times of the two schedulers.
+    - `first_run`: the first run of the other scheduler after the start of the comparison; None if unknown.
+    - `unsupported`: options of the schedules that this version of psched lacks.
+    - `timezone`: the zone of the schedules.
     """
 
     entry: ImportedEntry
@@ -67,7 +67,7 @@ def report(imported: Imported, keyed: Sequence[dict[str, Definition]], begin: in
 
 
 def unknown_options(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the options that this version of psched lacks."""
+    """Return those of `names` that are not options of this version of psched."""
     return tuple(sorted(set(names) - {*FORMS, *options()}))
 
 

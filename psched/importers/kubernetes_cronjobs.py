@@ -1,7 +1,7 @@
 """Reads CronJobs of Kubernetes from manifests.
 
-Their rules are those of robfig/cron: a match of the day of the month or of the weekday is enough, unless one of these
-fields is a bare `*`; times that a clock change skips have no run, and a repeated time has two runs.
+Their rules are those of robfig/cron. A match of the day of the month or of the weekday is enough, unless one of these
+fields is a bare `*`. A time that a clock change skips has no run, and a repeated time has two runs.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _BlockTextDumper.add_representer(str, _text)
 
 
 def schedules_yaml(imported: Imported, keyed: Sequence[dict[str, Definition]], owner: str) -> str:
-    """Return the text of a file with all schedules of an import, in order. A comment names the origin of each."""
+    """Return the file of an import's schedules, in order. A comment names the origin of each schedule."""
     lines = [f"# first: {command}" for command in calendar_commands(imported)]
     lines += _lines({"owner": owner, "defaults": {"timezone": imported.timezone, **imported.defaults}})
     lines.append("schedules:" if any(keyed) else "schedules: {}")

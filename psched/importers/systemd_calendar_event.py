@@ -67,7 +67,6 @@ class CalendarEvent:
     stars: Collection[str] = ()
 
     def is_on(self, day: date) -> bool:
-        """Return whether the event elapses on this date."""
         number = monthrange(day.year, day.month)[1] + 1 - day.day if self.from_end else day.day
         return (
             number in self.days

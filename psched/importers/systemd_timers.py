@@ -38,7 +38,7 @@ _UNITS = {
     **dict.fromkeys(("us", "usec", "µs"), 0.000001),
 }
 _MOST_STRETCHES = 10
-"""The maximum number of spans of consecutive years for which schedules are written."""
+"""The maximum number of spans of consecutive years in one calendar event."""
 _LAST_DAYS = frozenset(range(1, 8))
 _MONTHS_BY_LENGTH = {31: {1, 3, 5, 7, 8, 10, 12}, 30: {4, 6, 9, 11}, 28: {2}}
 

@@ -63,7 +63,7 @@ class JobHandler(CallingHandler):
             self._stop_without_row(error)
 
     def decide(self, decision: str, **options: Any) -> Any:
-        """Like the method of the base class, but if the task was removed while it ran, log this instead of raising."""
+        """Do the same as the base class. If the task was removed while it ran, log this instead of raising."""
         try:
             return super().decide(decision, **options)
         except NotFoundError as error:

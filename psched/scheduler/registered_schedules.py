@@ -73,7 +73,7 @@ class Registration:
 def expression_of(cron: str | None, every: Every | None, at: At | None, timezone: str) -> str:
     """Return the cron expression for the given argument: `cron`, `every` or `at`.
 
-    Raises ValueError, also if not exactly one of them is given.
+    Raises ValueError for a wrong value, and if not exactly one argument is given.
     """
     given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
     if len(given) != 1:
@@ -124,7 +124,7 @@ def _checked_seconds(at: object) -> float:
 
 
 def check_names(options: Iterable[str]) -> None:
-    """Raise TypeError for an unknown option. The options of a schedule for its runs count as known."""
+    """Raise TypeError for a name that is not an option of a schedule."""
     known = RegistrationChanges.__annotations__.keys() | _OF_RUNS
     for name in options:
         if name not in known:

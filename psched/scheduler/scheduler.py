@@ -295,7 +295,7 @@ class Scheduler:
 
     @contextmanager
     def _stored(self, name: str | TaskFunction[..., Any]) -> Iterator[Schedule]:
-        """Yield the stored schedule of a registration. Raises NotFoundError, which names the registration."""
+        """Yield the stored schedule of a registration. Raises NotFoundError with the name of the registration."""
         text = self._name(name)
         with self._stores() as stores:
             try:
@@ -356,8 +356,9 @@ class Scheduler:
     ) -> str:
         """Submit a task that runs once, now or in `delay` seconds. Return its key. The scheduler need not be started.
 
-        Any instance that has bound `name` runs the task. Without `retry` the task starts at most once. With `retry` it
-        starts again, `retry_timeout` seconds (None: 60) after it failed or its process died, until a handler succeeds.
+        Any instance that has bound `name` runs the task. Without `retry` the task starts at most once. With `retry` a
+        task that failed, or whose process died, starts again `retry_timeout` seconds later (None: 60), until a handler
+        succeeds.
 
         `data`: any JSON value, given by position or keyword. A mapping that is given by position is refused if all its
         names are options of schedule-mq, because psched takes options as keywords.

@@ -163,7 +163,7 @@ class SchedulerThreads:
         return threading.current_thread() in self._threads
 
     def stop(self, timeout: float | None, is_exiting: bool = False) -> bool:
-        """Stop the threads. Return False if they still run after `timeout` seconds (None: wait without end).
+        """Stop the threads. Return False if they still run after `timeout` seconds. None: wait for their end.
 
         `is_exiting`: whether the process ends. If not, another thread closes what could not be closed in time.
         """

@@ -27,7 +27,7 @@ _LONGEST = 1.0
 records are read again.
 """
 _AUDITS = 5
-"""The maximum number of audits of one schedule, if it is changed during each of them."""
+"""The maximum number of audits of a schedule that is changed during each audit."""
 _BEFORE_SCOPE = 32
 """How many entries before the audited span are searched for the run that precedes the first entry of the span."""
 _FIRST_ROWS = 200
@@ -77,7 +77,7 @@ class AuditReader:
         new_evidence: Callable[[], AuditEvidence | None] = lambda: None,
         seconds: float = math.inf,
     ) -> Iterator[AuditedSchedule]:
-        """Yield the audits of schedules, in the order of `keys`, which must be distinct.
+        """Yield the audits of schedules, in the order of `keys`. The keys must be distinct.
 
         The records of up to 32 schedules are read together. `new_evidence`: makes the object that records what the
         audit of one schedule reads. `seconds`: the longest time for reading the ledger of one schedule.

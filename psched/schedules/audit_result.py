@@ -29,8 +29,9 @@ class Kind(StrEnum):
 class Why:
     """The explanation of a violation: text, and the times that belong to it (unix seconds).
 
-    `behind`: the `scheduled_time` of the run for which the violating occurrences wait, if any.
-    `next_attempt`: when that run (if `behind` is None, the occurrence itself) is retried; None without a retry.
+    - `behind`: the `scheduled_time` of the run for which the violating occurrences wait; None if they wait for no run.
+    - `next_attempt`: when the run at `behind` is retried, or without `behind` the occurrence itself; None without a
+      retry.
     """
 
     what: str
@@ -40,7 +41,10 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A violation of one kind by `count` occurrences, from `time` to `last` (None: only the occurrence at `time`)."""
+    """A violation of one kind by `count` occurrences.
+
+    `time`: the first of these occurrences. `last`: the last of them, or None if there is only one.
+    """
 
     kind: Kind
     time: int
@@ -88,7 +92,7 @@ class Verdict:
     unlisted: int = 0
     notes: list[tuple[str, float]] = field(default_factory=list)
     _continues: bool = False
-    """Whether the next violation may extend the last one. False if an occurrence has been settled since the last one.
+    """Whether the next violation may extend the last one. False if an occurrence was settled after the last violation.
     """
 
     @property

@@ -36,8 +36,8 @@ class AuditEvidence:
     - the changes of the schedule, the oldest first;
     - the entries of the schedule, in the order of occurrences.
 
-    A line is a JSON object with all fields (of an entry, all but `backfill`), sorted by name, without spaces, and with
-    escapes for characters outside of ASCII.
+    A line is a JSON object with all fields of a record, except the field `backfill` of an entry. The fields are sorted
+    by name. There are no spaces, and characters outside of ASCII are escaped.
 
     The hash leaves out other records that the audit uses, because they change with time: the current rows of the
     schedule and its backfills, the oldest entry of the schedule, and, with `max_runs` or `overlap: skip`, entries
@@ -48,7 +48,7 @@ class AuditEvidence:
     """
 
     def __init__(self, keep: bool = False) -> None:
-        """`keep`: whether the lines of JSON are kept, and not only their hash."""
+        """With `keep`, the object keeps the lines of JSON, and not only their hash."""
         self._keeps_lines = keep
         self.reached: int | None = None
         self.changes = self.entries = 0

@@ -52,7 +52,8 @@ MOST_RUNNING = 100
 """The maximum number of parts of one backfill."""
 _TRIES = 100
 _BEFORE = 32
-"""How many entries before a range are searched for an entry of several skipped occurrences that reaches into the range.
+"""How many ledger entries before a range are read. One of them may cover several skipped occurrences, also in the
+range.
 """
 _KEPT = 86400.0
 """The rows of a finished backfill are kept for at least this many seconds. In this time no other backfill gets its
@@ -253,8 +254,8 @@ class BackfillCollection:
     ) -> tuple[ScheduleRow, BackfillPlan]:
         """Return the schedule's row and the plan.
 
-        The caller has read the rows of `parts` before the ledger is read here. So each of their occurrences is either
-        still left to a part, or already recorded.
+        The caller must have read the rows of `parts`, because this method then reads the ledger. So each occurrence of
+        a part is either still left to run, or already recorded.
         """
         check_time("since", since)
         check_time("until", until)

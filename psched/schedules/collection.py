@@ -161,8 +161,8 @@ class ScheduleCollection(PolledTable):
     def add_many(self, schedules: Iterable[NewSchedule]) -> builtins.list[str]:
         """Create many schedules. Return the keys that existed before; their schedules are not changed.
 
-        All are written in one transaction, on Redis in transactions of 500; repeat a call that failed halfway. Raises
-        ConfigError, ValueError and NotSupportedError like `add`, before anything is written.
+        All are written in one transaction, on Redis in transactions of 500. A call that failed halfway may be repeated.
+        Raises ConfigError, ValueError and NotSupportedError like `add`, before anything is written.
         """
         rows = new_rows(schedules, self.store, self._defaults.timezone, self._defaults.cron_dialect)
         check_distinct([row.key for row in rows], "schedule")
@@ -244,7 +244,7 @@ class ScheduleCollection(PolledTable):
 
     @property
     def calendars(self) -> CalendarCollection:
-        """The named calendars of this table, which schedules may exclude."""
+        """The named calendars of this table. Schedules may exclude them."""
         return CalendarCollection(self.store, self._defaults.cron_dialect)
 
     @property
@@ -310,14 +310,15 @@ class ScheduleCollection(PolledTable):
     def audit(
         self, since: int, until: int, *, late: float | None = None, keys: Collection[str] | None = None
     ) -> Iterator[Verdict]:
-        """Yield for each schedule (or each of `keys`) whether the ledger proves that every due occurrence ran.
+        """Yield for each schedule whether the ledger proves that every due occurrence ran.
 
         The audit covers the occurrences from `since` to `until` (unix seconds, both included); for a deleted schedule,
         those before its deletion. Each of these occurrences must be finished, running now, or skipped for a reason that
         the schedule's policy or a pause permits. No other occurrence may have run.
 
-        `late`: the maximum number of seconds that a run may begin late. If it is None, a run may begin late, but an
-        occurrence that has not run is missing after 10 s (or twice `poll_interval`, if that is longer).
+        `keys`: the schedules to audit; None: all. `late`: the maximum number of seconds that a run may begin late. If
+        `late` is None, a run may begin late, but an occurrence that has not run is missing after 10 s, or after twice
+        `poll_interval` if that is longer.
 
         Raises NotSupportedError if the store keeps no ledger, and ValueError for a wrong value.
         """
@@ -339,10 +340,10 @@ class ScheduleCollection(PolledTable):
         keep: bool = False,
         seconds: float = math.inf,
     ) -> Iterator[AuditedSchedule]:
-        """Yield what `audit` yields for these schedules, and the evidence.
+        """Audit these schedules like `audit`, and also yield the hash of the records that each audit read.
 
-        With `keep`, the evidence contains the records. If reading the ledger of a schedule takes longer than `seconds`,
-        there is neither a verdict nor evidence.
+        With `keep`, the records themselves are also kept. If reading the ledger of a schedule takes longer than
+        `seconds`, its audit has neither a verdict nor evidence.
         """
         scope = self._scope(since, until, late)
         wanted = dict.fromkeys(map(self._check_audited, keys))
@@ -391,19 +392,20 @@ class ScheduleCollection(PolledTable):
     def overdue(self, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` overdue schedules, the most overdue first.
 
-        An overdue schedule was due at least `overdue_after` seconds ago, and has a failed attempt; or for that long no
-        worker has acquired it. In the returned rows `data` is {}, and `problem` does not consider the data. On
-        `rdb_compat` only schedules that no worker acquires are returned, because its table does not distinguish a run
-        from the wait for a retry.
+        An overdue schedule has been due for at least `overdue_after` seconds: no worker has acquired it, or an attempt
+        has failed. In the returned rows `data` is {}, and `problem` does not consider the data. On `rdb_compat` only
+        schedules that no worker acquires are returned, because its table does not distinguish a run from the wait for a
+        retry.
         """
         age = self.overdue_after
         found = {row.key: row for row in (*self.store.long_due(age, limit), *self.store.failing(age, limit))}
         return sorted(found.values(), key=lambda row: row.next_time + row.delay)[:limit]
 
     def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
-        """Yield the schedules (or the one with `key`) whose next occurrence has failed at least once and is retried.
+        """Yield the schedules whose next occurrence has failed at least once and is retried.
 
-        In these rows `data` is {}. On `rdb_compat`, whose table does not count attempts, this yields nothing.
+        `key`: only this schedule. In the rows `data` is {}. On `rdb_compat`, whose table does not count attempts, this
+        yields nothing.
         """
         if key is None:
             yield from self.store.failing(0, _FAILING)

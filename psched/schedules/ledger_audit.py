@@ -1,9 +1,9 @@
 """The audit: compares the ledger with the occurrences that a schedule should have run. Pure functions.
 
-The definition of a schedule (rule and policy) changes over time. A definition applies from its first occurrence on.
-When it is replaced, it does not apply to the occurrence that is next at that time, nor to later ones. A definition
-requires a run for every match of its rule while it applies. The ledger has one entry for each of these occurrences, or
-one entry for several that were skipped together. An occurrence without an entry is running, pending or missing.
+The definition of a schedule (rule and policy) changes over time. A definition applies from its first occurrence on. It
+no longer applies to the occurrence that is next when another definition replaces it. A definition requires a run for
+every match of its rule while it applies. The ledger has one entry for each of these occurrences, or one entry for
+several that were skipped together. An occurrence without an entry is running, pending or missing.
 
 Entries are read as a stream in the order of occurrences. Occurrences without an entry are counted, not listed, so
 memory is bounded. Occurrences are unix seconds.
@@ -66,8 +66,9 @@ class AuditRecords:
     """The records of one schedule: its definitions, its ledger entries and its current row.
 
     - `changes`: in the order of versions, the oldest first.
-    - `rows`: a stream of entries, in the order of occurrences and fences: for each of `versions_at` the last entry
-      before the audited span, because it may cover the start of the span; then the entries in the span.
+    - `rows`: a stream of entries, in the order of occurrences and fences. The stream begins with the last entry before
+      the audited span for each of `versions_at`, because such an entry may cover the start of the span. The entries in
+      the span follow.
     - `oldest`: the first entry that is still kept.
     - `present`: the schedule's row, read before `rows`; None if it was deleted.
     - `now`: the database's clock before `present` was read.
@@ -359,7 +360,7 @@ class _Definition:
         return self._runs_so_far() >= most or self.records.known_from > -math.inf
 
     def _end_at_present(self) -> None:
-        """Check the occurrences that are due now, by the schedule's current row, or as those of a deleted schedule."""
+        """Check the occurrences that are due now against the current row of the schedule, if it still exists."""
         row, now = self.records.present, self.records.now
         end, fresh = self._end_of_due(now), self._end_of_due(now - self.scope.grace)
         if row is None:
@@ -407,7 +408,7 @@ class _Definition:
             self._report_missing_until(end, why)
 
     def _is_first_run_later(self, row: ScheduleRow) -> bool:
-        """Return whether the definition's first run was set to a later time (option `--at`), which has not come yet."""
+        """Return whether the option `--at` has set the definition's first run to a time that has not come yet."""
         change = self.change
         at = change.first == row.next_time and change.due == row.next_run_time > self.records.now
         return at and row.status != RUNNING and not row.attempts and not row.paused
@@ -588,7 +589,7 @@ class _Repeats:
         return before
 
     def _repeats(self, before: LedgerRow, row: LedgerRow) -> bool:
-        """Return whether `row` settled the same run as `before`: no change in between requested another run."""
+        """Return whether `row` settled the same run as `before`: no change between them requested another run."""
         time = row.scheduled_time
         between = [change for change in self._changes if before.version < change.version <= row.version]
         if row.extra:
@@ -645,7 +646,7 @@ def _error(error: str | None, before: str = ": ") -> str:
 
 
 def _state_of_run(row: ScheduleRow, now: float) -> Why | None:
-    """Return why the row's run is not settled, as a predicate ("is running"). Return None if it has not begun."""
+    """Return why the row's run is not settled, in words such as "is running". Return None if the run has not begun."""
     next_attempt = None
     if row.problem is not None:
         what = f"cannot be run: {row.problem}"

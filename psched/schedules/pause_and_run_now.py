@@ -21,8 +21,8 @@ MOST_SECONDS_AHEAD = 2
 def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
     """Return `row` paused from `now` on. A run in progress continues; the pause takes effect when it is settled.
 
-    A run that `run_now` requested waits for the end of the pause. Earlier pauses are kept as long as they have
-    occurrences to skip. Raises ScheduleError for more than `MOST_PAUSES` of these.
+    A run that `run_now` requested waits for the end of the pause. The row keeps earlier pauses that have occurrences to
+    skip. Raises ScheduleError if these are more than `MOST_PAUSES`.
     """
     if row.paused:
         return row
@@ -111,5 +111,5 @@ def _has_come(row: ScheduleRow, now: float) -> bool:
 
 
 def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
-    """Return `row`, which has an extra run, with the next occurrence of `regular` as its regular occurrence."""
+    """Return `row`, the row of an extra run, with the next occurrence of `regular` as its regular occurrence."""
     return quick_replace(row, regular_time=regular.next_time, regular_run_time=regular.next_run_time)

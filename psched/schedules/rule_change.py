@@ -10,7 +10,7 @@ from psched.schedules.pause_and_run_now import with_regular
 
 
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row`, whose rule has replaced the rule `old`, with next times computed at `now`.
+    """Compute the next times of `row` at `now`, after a new rule has replaced the rule `old`. Return the row.
 
     The first of these cases that applies decides about the next occurrence:
 
@@ -32,7 +32,7 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
 
 
 def with_rule(seen: ScheduleRow, row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row` with times computed from its rule.
+    """Return `row` with times computed from its rule. `seen`: the row before the change.
 
     Return `row` unchanged if `seen` has the same rule, or if the run of `seen` is not settled.
     """
@@ -58,7 +58,7 @@ def redefined(seen: ScheduleRow, now: float, wanted: ScheduleRow, dialect: CronD
 
 
 def with_calendars(row: ScheduleRow, rule: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row` with `rule`, which differs only in its calendars, and with the next occurrence of `rule`.
+    """Return `row` with a new rule and its next occurrence. Only the calendars of the new rule differ.
 
     An occurrence stays if its time has come, or if it is leased or retried. If `modify` had set a later next
     occurrence, the result is the first match from that time on.

@@ -144,7 +144,6 @@ def _wall(day: date) -> int:
 
 
 def _excluding(rule: Rule, day: date) -> Calendar | None:
-    """Return the first calendar that excludes this day, or None."""
     text, weekday = day.isoformat(), WEEKDAYS[day.weekday()]
     for calendar in rule.exclude:
         place = bisect_left(calendar.dates, text)

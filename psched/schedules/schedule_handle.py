@@ -20,7 +20,7 @@ from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 
 _TRIES = 100
-"""How often psched tries to write a row, at most, while other processes change it."""
+"""The maximum number of tries to write a row while other processes change it."""
 
 
 class Schedule:
@@ -109,9 +109,9 @@ class Schedule:
             warn_of_step(cron, self._dialect)
 
     def follow(self, calendar: Calendar) -> None:
-        """In the rule, replace the calendar of the same name by `calendar`. An occurrence whose time has come is kept.
+        """Replace the calendar of the same name in the schedule's rule by `calendar`.
 
-        If the schedule no longer exists, nothing happens.
+        An occurrence whose time has come is kept. If the schedule no longer exists, nothing happens.
         """
 
         def change(seen: ScheduleRow) -> tuple[ScheduleRow, Entry | None]:

@@ -42,7 +42,7 @@ from psched.submit_telemetry import SubmitCall
 log = logging.getLogger(__name__)
 
 _TRIES = 100
-"""How often the next occurrence is computed, at most, if other processes change the schedule at the same time."""
+"""The maximum number of tries to compute the next occurrence while other processes change the schedule."""
 _BATCH = 500
 """How many ledger entries are deleted at a time."""
 PAUSE_RETRY = 10.0
@@ -141,7 +141,7 @@ class ScheduleSettlement(Settlement):
         return changed
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
-        """If the claimed occurrence must not run now, settle the claim and return True; otherwise return False.
+        """If the claimed occurrence must not run now, settle the claim and return True. Otherwise return False.
 
         Skips occurrences because of a policy, lets a paused schedule wait for `resume`, and deletes a backfill whose
         schedule was deleted. The decision uses the row as it was acquired. If the schedule was changed since, the claim
@@ -218,9 +218,9 @@ class ScheduleSettlement(Settlement):
         self.store.ledger.keep_output(claim, output, self._retention)
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """Return the limit of attempts, like the base class.
+        """Return the limit of attempts.
 
-        Return None for a row that cannot be run, and on `rdb_compat`, which does not count attempts.
+        Return None for a row that cannot be run. Also return None on `rdb_compat`, because it does not count attempts.
         """
         allowed = super().attempts_allowed(row, max_attempts)
         if allowed is None or not self.store.keeps_policies:

@@ -61,9 +61,9 @@ def lateness_bound(policy: Policy) -> float | None:
 
 
 def came_due_during(ended: float | None, run_time: float) -> TypeGuard[float]:
-    """Return whether an occurrence was due before the previous run was settled at `ended`.
+    """Return whether an occurrence that was due at `run_time` was due before the previous run was settled.
 
-    `ended`: None if unknown.
+    `ended`: when the previous run was settled; None if unknown.
     """
     return ended is not None and run_time <= ended
 

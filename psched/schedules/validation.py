@@ -44,8 +44,8 @@ ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 LONGEST_DELAY = 366 * 86400
 """The maximum number of seconds from an occurrence to its run, in either direction. A spread may add to it."""
 MOST_AHEAD = 1000
-"""The maximum number of occurrences that a negative delay may make due together, before their times. They are counted
-from `_REFERENCE` on.
+"""The maximum number of occurrences that a negative delay may make due before their times. They are counted from
+`_REFERENCE` on.
 """
 _REFERENCE = 1_704_067_200  # the start of 2024
 T = TypeVar("T", Rule, Policy)
@@ -230,7 +230,7 @@ def check_has_occurrence(time: int, next_run_time: float | None) -> None:
 
 
 def check_delay(delay: object) -> None:
-    """Raise ValueError if `delay` is not a number of seconds, or is longer than 366 days in either direction."""
+    """Raise ValueError if `delay` is not a number of seconds, at most 366 days before or after the occurrence."""
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LONGEST_DELAY:
         raise InvalidValueError(
             f"delay must be a number of seconds from -{LONGEST_DELAY} to {LONGEST_DELAY} (366 days), got {shown(delay)}"

@@ -19,15 +19,12 @@ _NOT_COMPARED = ("key", "next_time", "next_run_time")
 
 @dataclass(frozen=True, slots=True)
 class OptionDifference:
-    """An option with its values before and after a change."""
-
     name: str
     before: Any
     after: Any
 
 
 def definition_of(row: ScheduleRow) -> NewSchedule:
-    """Return the definition of the schedule in this row."""
     return _definition(row, row.data)
 
 
@@ -37,7 +34,6 @@ def recorded_definition(change: Change) -> NewSchedule | None:
 
 
 def differences(before: NewSchedule, after: NewSchedule) -> Iterator[OptionDifference]:
-    """Yield the options that are different in two definitions."""
     for name, was, becomes in zip(NewSchedule._fields, before, after, strict=True):
         if was != becomes and name not in _NOT_COMPARED:
             yield OptionDifference(name, was, becomes)

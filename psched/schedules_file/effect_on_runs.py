@@ -151,7 +151,7 @@ class RunTimeComparison:
         return found if timing.most is None else min(found, timing.most)
 
     def _runs(self, timing: _Timing) -> Iterator[float]:
-        """Yield the runs. There may be more than `_count` returns; callers must use at most that number."""
+        """Yield the times of the runs. They go on after `until`, so callers take only as many as `_count` returns."""
         if timing.settled:
             yield timing.next_run_time
         listed, time = self._later(timing), timing.next_time
@@ -283,7 +283,6 @@ def _group(row: ScheduleRow) -> tuple[Rule, float] | None:
 
 @lru_cache(256)
 def _clock_change(timezone: str, begin: int, end: int) -> int | None:
-    """Return the time of a clock change between two instants, or None."""
     try:
         zone = load_zone(timezone)
     except ConfigError:

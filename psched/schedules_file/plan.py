@@ -29,11 +29,9 @@ _MOST_COUNTED = 100_000
 
 
 class PlanConflictError(ScheduleError):
-    """A plan was not applied, because schedules were changed after the plan was made.
+    """A plan was not applied, because schedules were changed after the plan was made. Nothing was changed.
 
     `keys`: the keys of those schedules.
-
-    Nothing was changed.
     """
 
     def __init__(self, message: str, keys: Sequence[str] = ()) -> None:
@@ -189,9 +187,9 @@ def apply_plan(schedules: ScheduleCollection, found: Plan) -> None:
 
 
 def apply_declared(schedules: ScheduleCollection, declared: Iterable[DeclaredSchedules]) -> Plan:
-    """Call `plan` and `apply_plan`; repeat both if another process applies at the same time. Return the applied plan.
+    """Call `plan` and `apply_plan`, and return the applied plan. Raises the errors of both.
 
-    Raises the errors of both.
+    Repeats both calls if another process applies a plan at the same time.
     """
     given = list(declared)
     for _ in range(_TRIES - 1):
@@ -207,7 +205,7 @@ def apply_declared(schedules: ScheduleCollection, declared: Iterable[DeclaredSch
 
 
 def check_keeps_owners(schedules: ScheduleCollection) -> None:
-    """Raise NotSupportedError if the store keeps no owners, as a plan could then change schedules of others."""
+    """Raise NotSupportedError if the store keeps no owners. A plan could then change schedules of other owners."""
     if not schedules.store.keeps_policies:
         raise NotSupportedError(
             "owner: the tables of rdb_compat keep no owners, so a plan cannot know which schedules it may change; "

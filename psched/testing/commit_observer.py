@@ -40,7 +40,7 @@ _READS = frozenset(
 """First words of statements that commit nothing in autocommit mode."""
 
 _Commits = Callable[..., str | None]
-"""Takes the arguments of a driver's method. Returns what `_commit_of` returns for the statement among them."""
+"""Takes the arguments of a driver's method. Returns the result of `_commit_of` for the statement in these arguments."""
 
 
 def observe(observer: Observer) -> None:

@@ -234,7 +234,7 @@ def _call(task: Task, application: Application) -> None:
 
 
 def _off_the_event_loop(call: Callable[[], None], close: Callable[[], None]) -> None:
-    """Call `call` in the main thread, or in a new thread that finally calls `close`.
+    """Call `call` in this thread, or in a new thread that finally calls `close`.
 
     A new thread is needed if an event loop runs in this thread, because `async def` handlers need their own loop. The
     loop of this thread stands still meanwhile. A new thread is also needed if this thread may end before the fixtures

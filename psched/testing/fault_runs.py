@@ -26,10 +26,9 @@ from psched.testing.open_tables import OpenTables
 _HUNG = 30.0
 """Seconds after which a process counts as hanging."""
 _MORE_RUNS = 8
-"""In a pass with n faults, at most this number plus 2 * n runs may fail, or end with their process."""
+"""In a pass with n faults, at most this number plus 2 * n runs of tasks may fail or lose their process."""
 _MOST_RUNS = 1000
-"""The maximum number of runs of one pass. Without this limit, a pass of tasks that submit themselves would never end.
-"""
+"""The maximum number of runs of tasks in one pass. Otherwise a pass of tasks that submit themselves would never end."""
 _MOST_LINES = 80
 """The maximum number of lines that are shown of the difference between two states."""
 

@@ -52,7 +52,7 @@ class WorkReport:
     error: str | None = None
     """The error that the handler raised."""
     is_settled: bool = False
-    """Whether the handler returned or raised, and its run was then settled (or had lost its lease)."""
+    """Whether the handler ended and its run was then settled. Also true if the run had lost its lease."""
     broken: str | None = None
     """The traceback of an error outside of the handler."""
 
@@ -117,7 +117,6 @@ class FaultyProcess:
             self._pid = None
 
     def report(self) -> WorkReport:
-        """Return what the process has reported so far."""
         made = WorkReport()
         for line in self._file.read_bytes().splitlines():
             for name, value in json.loads(line).items():
@@ -148,7 +147,10 @@ class _Sleep:
 
 
 def _activity(pid: int) -> tuple[int, bool]:
-    """Return the nanoseconds of processor time, and whether all threads sleep (none waits for a processor or disk)."""
+    """Return the nanoseconds of processor time, and whether all threads of the process sleep.
+
+    A thread that waits for a processor or a disk does not sleep.
+    """
     used, is_asleep = 0, True
     for thread in Path(f"/proc/{pid}/task").glob("*"):
         with suppress(OSError):  # a thread that has just ended, or a kernel without these counts

@@ -15,9 +15,7 @@ _kept: list[Any] = []
 
 
 class InheritedConnections:
-    """The connections of SQLAlchemy and Django in this process.
-
-    The processes that it forks must not use these connections.
+    """The connections of SQLAlchemy and Django in this process. Processes that it forks must not use these connections.
 
     Raw connections of a driver are not found. The application must open those in the process that uses them.
     """

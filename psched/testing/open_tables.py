@@ -81,7 +81,7 @@ class OpenTables:
         return [table for table in (self._schedules, self._queue) if table is not None]
 
     def open_queue(self, role: str) -> Queue:
-        """Return another client of the queue, which counts as another worker. Raises ConfigError.
+        """Return another client of the queue. It counts as another worker. Raises ConfigError.
 
         `role`: distinguishes the names of such workers.
         """
