@@ -122,7 +122,7 @@ def lifespan(
     - `queue`: the configuration of the process's queue, as for `psched.configure`. Functions of apps submit to this
       queue, and `Lifespan.queue` returns it. None: the scheduler's own queue.
     - `stop_timeout`: how many seconds the shutdown waits for running handlers; None: until they end. Must be less than
-      the time after which the server kills its workers (gunicorn: 30 s).
+      the time after which the server kills its workers. With gunicorn this time is 30 s.
 
     Raises:
         ValueError: `stop_timeout` is not a number of seconds.

@@ -18,8 +18,8 @@ def write_atomically(path: Path, parts: Iterable[str], *, replace: bool = True, 
     """Write a text to a temporary file in the same folder, and rename it to `path`.
 
     If `path` is a symbolic link, its target is replaced. A replaced file keeps its mode, unless `mode` is given. A pipe
-    or another special file is written in place. Raises OSError that names `path`, and FileExistsError if `path` exists
-    and `replace` is false.
+    or another special file is written in place. Raises FileExistsError if `path` exists and `replace` is false. Every
+    OSError names `path`.
     """
     try:
         found = _stat(path)

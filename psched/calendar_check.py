@@ -12,7 +12,6 @@ from psched.model import Calendar
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MOST_DATES = 1000
-"""The maximum number of dates in one calendar."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 

@@ -29,7 +29,7 @@ class InvalidValueError(ValueError):
 def did_you_mean(word: str, known: Iterable[str], more_follows: bool = False) -> str:
     """Return `; did you mean 'x'?`, where x is the known word closest to `word`. Return '' if no word is close.
 
-    Upper and lower case count as equal. `more_follows`: return ` (did you mean 'x'?)`, for a message that continues.
+    Upper and lower case count as equal. `more_follows`: return ` (did you mean 'x'?)`, because the message continues.
     """
     by_folded = {name.casefold(): name for name in known}
     close = get_close_matches(word.casefold()[:100], by_folded, n=1)

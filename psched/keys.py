@@ -8,7 +8,7 @@ from psched.error_messages import InvalidValueError, shown
 
 MAX_KEY_LENGTH = 255
 SURROGATE = re.compile("[\ud800-\udfff]")
-"""Matches half of a surrogate pair, which no database and no JSON text can store."""
+"""Matches half of a surrogate pair. No database and no JSON text can store it."""
 
 
 def check_key(key: object, name: str = "key") -> str:

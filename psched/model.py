@@ -73,9 +73,8 @@ class Backfill:
 class Rule:
     """When a schedule is due: the occurrences of an expression in a time zone, plus a delay in seconds.
 
-    The delay may be negative.
-
     - `cron`: a cron expression, `@every 5m` or `@at 2027-03-01T09:00`.
+    - `delay`: may be negative.
     - `start`, `end`: unix seconds. There is no occurrence before `start` or after `end`.
     - `spread`: seconds. Each schedule has a further delay from 0 to `spread`, computed from its key alone.
     - `max_runs`: the schedule ends after this many regular occurrences have run. Skipped occurrences do not count.
@@ -119,8 +118,8 @@ Overlap = Literal["wait", "skip"]
 OVERLAP: tuple[Overlap, ...] = get_args(Overlap)
 
 ScheduleStatus = Literal["waiting", "running", "leased"]
-"""`leased` means either running or waiting for a retry. Only `rdb_compat` uses it, as its table cannot distinguish the
-two."""
+"""`leased` means either running or waiting for a retry. Only `rdb_compat` uses it, because its table cannot distinguish
+the two."""
 SCHEDULE_STATUSES: tuple[ScheduleStatus, ...] = get_args(ScheduleStatus)
 
 TaskStatus = Literal["waiting", "running", "finished", "failed", "cancelled"]
@@ -139,12 +138,11 @@ class Policy:
     - `catch_up`: which of several due occurrences run: `all`, the `latest`, or `none`. With `none`, the latest
       occurrence runs if it is at most `max_lateness` late, or at most a minute late if `max_lateness` is None.
     - `max_lateness`: an occurrence that would start more than this many seconds late is skipped. None: no limit.
-    - `alert_after`: an occurrence that has not finished this many seconds after its time (delay included) is reported
-      as overdue. None: never.
+    - `alert_after`: an occurrence that has not finished this many seconds after its due time is reported as overdue.
+      None: never.
     - `max_attempts`: an occurrence fails for good if this many attempts fail.
     - `owner`, `description`, `tags`: texts for people and for filters. They do not change any run.
-    - `overlap`: whether a due occurrence waits (`wait`) or is skipped (`skip`) if the previous occurrence is not
-      settled yet.
+    - `overlap`: what happens to a due occurrence if the previous occurrence is not settled yet: `wait` or `skip`.
     - `pause_after`: the schedule is paused after this many regular occurrences have failed in a row. None: never.
     - `retry_wait`: the wait after a failed attempt, in seconds or as a Backoff.
     - `timeout`: a run is stopped after this many seconds.
@@ -209,15 +207,15 @@ class ScheduleRow:
     - `settled`: whether the row is neither leased nor waiting for a retry. Only then may a new rule change `next_time`.
     - `previous`: the regular occurrence that was settled last.
     - `extra`: the occurrence that the last `run_now` requested.
-    - `regular_time`, `regular_run_time`: only set during an extra run, when `next_time` and `next_run_time` describe
-      that extra run. They are the next regular occurrence and its due time.
+    - `regular_time`, `regular_run_time`: the next regular occurrence and its due time. Only set during an extra run.
+      `next_time` and `next_run_time` then describe the extra run.
     - `paused_from`, `paused_until`: the start and the end of the last pause. The end is None while the pause lasts.
       Occurrences whose run time is in a pause are skipped. The end itself is not in the pause.
     - `earlier_pauses`: start and end of each earlier pause that may contain occurrences still to be skipped.
     - `extra_waits`: whether an extra run that was requested before the current pause waits for the end of the pause.
     - `version`: how many times the definition was changed; 0 where the store does not count.
-    - `runs`: how many occurrences have run since `Rule.max_runs` was set; None without `max_runs`, None or 0 before the
-      first run.
+    - `runs`: how many occurrences have run since `Rule.max_runs` was set; None without `max_runs`. Before the first run
+      it may also be None.
     - `failures`: how many regular occurrences have failed in a row; None without failures, or without
       `Policy.pause_after`.
     - `previous_ended`: when the regular run before `next_time` was settled; None if `Policy.overlap` was `wait` at that
@@ -377,8 +375,8 @@ class NewTask(NamedTuple):
     - `run_at`: unix seconds; None: now.
     - `max_running`: the maximum number of tasks of the `user` that run at the same time.
     - `priority`: among the tasks of one user, those with the highest priority run first.
-    - `max_attempts`: the task fails for good if this many attempts fail. None: the limit of its type, else the
-      configured limit. Without any limit, psched retries the task for ever.
+    - `max_attempts`: the task fails for good if this many attempts fail. None: the limit of its type. If the type has
+      none: the configured limit. Without any limit, psched retries the task for ever.
     - `compression`: `gzip` or None.
     - `headers`: a JSON object with information about the task, such as a trace id; at most 4,096 bytes.
     """
@@ -413,8 +411,8 @@ class TaskRow(NamedTuple):
     - `progress`: the last progress that a run has reported.
     - `result`: what a run has returned; meaningless unless `has_result` is true.
 
-    Times are unix seconds, or None if they are not known. This class, `Lease` and `Claim` are tuples, which are fast to
-    create: each task that runs needs several.
+    Times are unix seconds, or None if they are not known. This class, `Lease` and `Claim` are tuples, because tuples
+    are fast to create. Each run needs several of them.
     """
 
     key: str

@@ -302,7 +302,7 @@ class _Decoder(json.JSONDecoder):
 
 
 def _refuse(constant: str) -> None:
-    """Raise an error for NaN and Infinity, which Python's decoder accepts, but which are not JSON."""
+    """Raise an error for NaN and Infinity. Python's decoder accepts them, but they are not JSON."""
     raise ValueError(f"{constant} is not valid JSON")
 
 

@@ -1,7 +1,7 @@
 """The options of a schedule: the fields of its rule and policy that have no database column of their own.
 
 A row stores all options that differ from their defaults in one JSON object; most rows have no such option. `OPTIONS`
-names all options. Each option has a check, which runs when a value is given and when a stored value is read.
+names all options. Each option has a check. It runs when a value is given and when a stored value is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The base class of `ScheduleSettlement` (schedules) and `TaskSettlement` (queue tasks), which settle runs."""
+"""The base class of the two classes that settle runs: `ScheduleSettlement` and `TaskSettlement`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Settlement(ABC):
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
         """Settle claimed runs as done, in few transactions.
 
-        Return a list with one item for each run: None if it was settled, else the error that `finish` would raise.
+        Return a list with one item for each run: None if it was settled, or the error that `finish` would raise.
         """
 
     @abstractmethod
@@ -102,7 +102,7 @@ class Settlement(ABC):
 
     @property
     def result_problem(self) -> str | None:
-        """Return why runs can store neither a result nor progress, and the remedy; None if they can."""
+        """Return why runs cannot store a result or progress, and the remedy; None if runs can store both."""
         return "a schedule stores no result and no progress; submit a queue task"
 
     def save_progress(self, claim: Claim, progress: str, until: float) -> None:
@@ -119,9 +119,9 @@ class Settlement(ABC):
         raise NotSupportedError(f"{claim.row.key!r}: {self.output_problem}")
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """Return the number of attempts after which the row fails for good; None: the row never fails for good.
+        """Return the number of attempts after which the row fails for good; None if it never does.
 
-        The limit of the row itself takes precedence, then `max_attempts` (the limit of its type), then the configured
+        The limit of the row itself takes precedence, then the limit of its type (`max_attempts`), then the configured
         limit.
         """
         own = row.policy.max_attempts if isinstance(row, ScheduleRow) else row.max_attempts
@@ -134,7 +134,7 @@ class Settlement(ABC):
         return None
 
     def is_paused(self, row: Row) -> bool:
-        """Return whether the row waits for the end of a pause. Such a row neither runs nor fails."""
+        """Return whether the row waits for the end of a pause. Such a row does not run and does not fail."""
         return False
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:

@@ -81,9 +81,9 @@ class RunContextFilter(logging.Filter):
 class JSONFormatter(logging.Formatter):
     """Formats a record as one JSON object on one line, including the traceback.
 
-    In a record about an event of psched, `event` is the name of the event, such as `run_finished`, and `message` is the
-    text of the record. In all other records, `event` is the text of the record. Fields that a caller passes as `extra`
-    keep their names, but `_` is appended to a name that psched itself uses.
+    If the record is about an event of psched, the field `event` is the name of the event, such as `run_finished`, and
+    the field `message` is the text. In all other records, the field `event` is the text. Fields that a caller passes as
+    `extra` keep their names, but `_` is appended to a name that psched itself uses.
     """
 
     def __init__(self) -> None:

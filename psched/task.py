@@ -159,7 +159,7 @@ class Task:
     def trace_id(self) -> str | None:
         """The id of the trace to which this run belongs, as 32 hexadecimal digits; None without a trace.
 
-        If the run has a span of its own (`telemetry: otel`), this is the trace of that span, else the trace in which
+        With `telemetry: otel` the run has a span, and this is the trace of the span. Otherwise it is the trace in which
         the task was submitted.
         """
         return _trace_id(self.headers.get("traceparent")) if self._trace_id is None else self._trace_id
@@ -202,8 +202,8 @@ class Task:
     def waited(self) -> float | None:
         """How many seconds after its due time the run began, by the database's clock.
 
-        None for an attempt after the first, for a run that `run_now` or a backfill requested, and if the store does not
-        record when the task was due. Meaningless while `started` is False.
+        None for an attempt after the first, and for a run that `run_now` or a backfill requested. None if the store
+        does not record when the task was due. Meaningless while `started` is False.
         """
         row = self.row
         if row.attempts > 1:
@@ -317,7 +317,9 @@ class Task:
         self._settle("finished", self._settlement.finish)
 
     def conclude(self, result: Any = NO_RESULT) -> None:
-        """Finish the run. A daemon does so within 0.2 s (1 s while the database is slow), together with other runs.
+        """Finish the run. A daemon finishes it within 0.2 s, together with other runs.
+
+        It may take 1 s while the database is slow.
 
         If the process dies before that, the task runs again. `result`: as for `finish`. If the run is finished
         immediately, this raises like `finish`.
@@ -373,8 +375,8 @@ class Task:
         """Settle the run as failed for good, even if attempts are left, and store `error` with the row.
 
         A schedule advances to its next occurrence. A queue task with a cancel request becomes `cancelled`. Raises like
-        `finish`. Raises ValueError for an error that is not text, and NotSupportedError for a queue task on
-        `rdb_compat`, which keeps no failed tasks.
+        `finish`. Raises ValueError for an error that is not text. Raises NotSupportedError for a queue task on
+        `rdb_compat`, because `rdb_compat` keeps no failed tasks.
         """
         if not isinstance(error, str):
             raise ValueError(f"error must be text, such as str(error), got {shown(error)}")
@@ -420,7 +422,7 @@ class Task:
 
     @property
     def result_problem(self) -> str | None:
-        """Why this run can store neither a result nor progress, and the remedy; None if it can."""
+        """Why this run cannot store a result or progress, and the remedy; None if it can store both."""
         return self._settlement.result_problem
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
@@ -464,7 +466,7 @@ class Task:
     def heartbeat(self) -> None:
         """Renew the lease, and write the changes of `update_data` and the progress.
 
-        Not needed in a daemon, which renews all leases. Raises PreemptedError if the lease is lost, and
+        Not needed in a daemon, because a daemon renews all leases. Raises PreemptedError if the lease is lost, and
         IdempotentAlreadyFinishedError if the run is settled.
         """
         self._refuse_elsewhere()

@@ -28,7 +28,7 @@ class Worker:
 
         - `app`: "module:NAME", a Dispatch class, an App, or a list of these. A name is imported again at every reload.
           An object is replaced only by a binary upgrade.
-        - `config_loader`: returns the configuration (a dict, Settings, or a path). It is called at every reload.
+        - `config_loader`: returns the configuration: a dict, Settings, or a path. It is called at every reload.
         - `include`, `require`: like the options -I and -r of `psched run`.
 
         Raises ConfigError.

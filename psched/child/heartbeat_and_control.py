@@ -170,8 +170,8 @@ class ControlThread(threading.Thread):
     def _end_process(self, why: str) -> NoReturn:
         """End the process immediately, without releasing leases. The master notices the death and releases them.
 
-        A handler that has closed the pipes to the master has also closed the database connection, or the descriptor of
-        this connection now belongs to another file. So this process cannot release leases.
+        A handler that has closed the pipes to the master has probably also closed the database connection. So this
+        process cannot release leases.
         """
         log.error("%s; exiting immediately", why)
         try:

@@ -42,9 +42,8 @@ _FLUSH = 10.0
 """The maximum number of seconds that an ending worker waits until its last spans are sent."""
 _QUEUE = "OTEL_BSP_MAX_QUEUE_SIZE"
 _QUEUE_SIZE = 65_536
-"""The maximum number of spans that wait to be sent, unless OTEL_BSP_MAX_QUEUE_SIZE is set. A batch of short tasks ends
-about a thousand spans at the same time.
-"""
+"""The maximum number of spans that wait to be sent. OTEL_BSP_MAX_QUEUE_SIZE takes precedence. A batch of short tasks
+ends about a thousand spans at the same time."""
 
 
 def instrument(*, parent: bool = False, in_worker: bool = False) -> None:
@@ -232,7 +231,7 @@ def _carrier(span: Span) -> dict[str, str]:
 
 
 def _with_context(task: NewTask, carrier: Mapping[str, str]) -> NewTask:
-    """Return the task with headers from `carrier`, as many as there is room for. The caller's own headers are kept."""
+    """Return the task with the headers from `carrier` that there is room for. The caller's own headers are kept."""
     own: Any = task.headers  # not checked yet; the store checks it
     if not carrier or not isinstance(own, Mapping) or "traceparent" in own:
         return task
@@ -260,7 +259,7 @@ def preload() -> None:
 
 
 def _make_provider() -> None:
-    """Set a provider that sends spans by OTLP over HTTP, unless the application has set one."""
+    """Set a provider that sends spans by OTLP over HTTP. A provider that the application has set is kept."""
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 – workers only

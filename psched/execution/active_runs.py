@@ -122,7 +122,7 @@ class ActiveRuns:
         return bool(self._closing)
 
     def close(self, cell: int, close: Callable[[], None]) -> None:
-        """Call `close`, which closes the resources of handler thread `cell`. Must be called in that thread.
+        """Call `close` to close the resources of handler thread `cell`. Must be called in that thread.
 
         May take long.
         """

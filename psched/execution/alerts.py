@@ -284,7 +284,7 @@ class RecoveryReporter(AlertThread):
             self._troubles.remove(trouble)
 
     def _good_run_after(self, trouble: Watermark) -> LedgerRow | None:
-        """Return the first successful run of the late or failed occurrence, or of a later occurrence, else None.
+        """Return the first successful run of the late or failed occurrence, or of a later one; None if there is none.
 
         After a failure, a successful extra run counts, too. After lateness it does not count, because the occurrence
         stays late until it is settled itself.

@@ -57,7 +57,7 @@ class BatchSizer:
 
 
 class AdaptiveBatchSizer(BatchSizer):
-    """Chooses batch sizes for `task_prefetch: auto`: one task while handlers are slow or unknown, else many tasks.
+    """Chooses batch sizes for `task_prefetch: auto`: one task while handlers are slow or unknown, otherwise many tasks.
 
     The batch size grows from batch to batch. After a slow run or a pause the next batch is small. Before a batch
     begins, the tasks that would wait behind a slow type are released. A new type is expected to take as long as the
@@ -100,10 +100,7 @@ class AdaptiveBatchSizer(BatchSizer):
         return len(types)
 
     def observe_run(self, type: str, seconds: float, count: int = 1) -> None:
-        """Update the expected duration of this type: `count` runs took `seconds` each.
-
-        If the runs were unexpectedly slow, the next batch is small.
-        """
+        """If the runs were unexpectedly slow, make the next batch small."""
         if seconds > TOO_LONG:
             self._was_slow = True
             self._size = self._size if self._expected(type) > TOO_LONG else 1

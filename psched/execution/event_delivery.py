@@ -1,10 +1,9 @@
 """Sends events to another program, at least once. Events are read from the database, so they are sent after the commit.
 
 The ends of runs of schedules are read from the ledger. A watermark in the database stores up to which time the entries
-of the ledger were sent. Entries become visible in the order of their commits, which is not the order of their times.
-The watermark therefore stays `OVERLAP` seconds behind the current time, and the sender remembers in memory what it has
-sent since. So an entry that is committed late is sent late, and a node that takes over sends the last `OVERLAP` seconds
-again.
+of the ledger were sent. The times of entries are not in the order of their commits, so an entry may become visible
+late. The watermark therefore stays `OVERLAP` seconds behind the current time. The sender remembers in memory what it
+has sent since the watermark. A node that takes over sends the last `OVERLAP` seconds again.
 
 All other events are in the outbox. They are deleted from the outbox after they were sent.
 
@@ -109,7 +108,9 @@ class EventThread(threading.Thread):
         self._closing.set()
 
     def check(self) -> bool:
-        """Send the events that were not sent yet, unless another node is sending. Return whether there may be more.
+        """Send the events that were not sent yet. Does nothing while another node is sending.
+
+        Return whether there may be more.
 
         Raises the errors of the receiver.
         """
@@ -166,7 +167,7 @@ class EventThread(threading.Thread):
         """Lower the watermark, because the database's clock was set back.
 
         Runs that end now have times before the old watermark, so they would not be sent otherwise. Runs with times
-        after the new watermark are sent again, unless this node remembers that it has sent them.
+        after the new watermark may be sent again.
         """
         self._marks.remove(mark)
         self._marks.raise_to("events", self._sender.name, now - OVERLAP)

@@ -31,7 +31,7 @@ the fetching child."""
 
 
 class FetchedTaskPoller(Poller):
-    """Returns the tasks of one section, as the fetching child sends them."""
+    """Polls the tasks of one section that the fetching child has sent."""
 
     patience = _PATIENCE
 
@@ -72,7 +72,6 @@ class FetchedTaskPoller(Poller):
         connection.add(self)
 
     def take(self, claims: Sequence[Claim], deadline: float) -> None:
-        """Take rows whose leases last at least until `deadline` (boottime seconds)."""
         tasks = self.source.adopt_many(claims, deadline, started=False)
         self._held.update(dict.fromkeys(tasks))
         with self._arrivals:

@@ -1,7 +1,7 @@
 """Acquires rows for all handler children of a master, and sends each row to a child that is free to run it.
 
 The fetcher and the handler children share one holder of leases. The child that gets a row runs it, renews its lease and
-settles it over a database connection of the child. Running tasks therefore do not depend on the fetcher, which can be
+settles it over a database connection of the child. Running tasks therefore do not depend on the fetcher. It can be
 replaced at any time.
 """
 
@@ -94,7 +94,7 @@ class ConnectedChild:
     """The number of sent rows whose runs have not ended."""
 
     began_at: float = -math.inf
-    """When the last run began, as far as the fetcher knows, in monotonic seconds."""
+    """When the last run began, in monotonic seconds. Known from the child's reports only."""
     longest: float = math.inf
     """The maximum number of seconds that the run of the row that was sent last is expected to take."""
     has_reported: bool = False
@@ -186,7 +186,7 @@ class Fetcher:
     ) -> None:
         """`dead`: children whose leases must be released. `recovered`: called after the release.
 
-        `siblings`: living handler children, which may have rows of an earlier fetcher. `name`: the name of this child.
+        `siblings`: living handler children. They may have rows of an earlier fetcher. `name`: the name of this child.
         `count`: called with the statistics of runs that a child reports.
         """
         self._name = name
@@ -366,7 +366,7 @@ class Fetcher:
         return any(child.connection.is_open and not child.has_reported for child in self._children.values())
 
     def _sweep(self, dead: DeadChild) -> None:
-        """Release those leases of the common holder that neither a handler child nor this fetcher knows.
+        """Release the leases of the common holder that are unknown to all handler children and to this fetcher.
 
         An earlier fetcher acquired these leases.
         """

@@ -1,9 +1,9 @@
 """Lets the fetching child settle the finished runs of all handler children together, by one statement.
 
-A handler child sends the claims of its runs, and waits for the answer. It uses another socket than for its tasks. If
-no answer comes within a second, the child settles the runs itself. If the answer says that some runs were not finished,
-the child settles only those. If both children settle the same run, only the first write changes the row, because every
-write compares the fence of the lease.
+A handler child sends the claims of its runs, and waits for the answer. It uses a socket for this alone. If no answer
+comes within a second, the child settles the runs itself. If the answer says that some runs were not finished, the child
+settles only those. If both children settle the same run, only the first write changes the row, because every write
+compares the fence of the lease.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class SettlementConnection:
 
 
 class GroupSettlement:
-    """Finishes runs of one section through the fetching child, or else by statements of this child."""
+    """Finishes runs of one section. The fetching child finishes them if it can; otherwise this child does."""
 
     def __init__(
         self, section: str, source: TaskSource, connection: SettlementConnection, clock: Clock = boottime
@@ -163,7 +163,7 @@ def _left(claims: Sequence[Claim], are_finished: Sequence[bool | None]) -> list[
 
 
 def _without_data(claim: Claim) -> Claim:
-    """Remove the data of the row, which may be large. Finishing a run does not need it."""
+    """Remove the data of the row. Data may be large, and finishing a run does not need it."""
     row = claim.row
     small: Row = row._replace(data={}) if isinstance(row, TaskRow) else quick_replace(row, data={})
     return claim._replace(row=small)
@@ -210,7 +210,7 @@ class GroupSettlementThread(threading.Thread):
         self._connections, self._requests = [], []
 
     def work(self, ready: Collection[int]) -> None:
-        """Receive requests. Settle them all, unless the last settlement began less than `_GAP` seconds ago.
+        """Receive requests. If the last settlement began at least `_GAP` seconds ago, settle them all.
 
         `ready`: the descriptors that are readable.
         """

@@ -42,7 +42,10 @@ class ForcedExit:
     """Stops the main thread and ends the process. The stopped thread may hold any lock, so waits have time limits."""
 
     def __init__(self, sources: Sequence[TaskSource], runs: ActiveRuns, send: Callable[[str], None]) -> None:
-        """Must be called in the main thread, which `leave` stops for ever. `send`: sends the master a message."""
+        """Must be called in the main thread, because `leave` stops the main thread for ever.
+
+        `send`: sends the master a message.
+        """
         self._sources = sources
         self._runs = runs
         self._send = send
@@ -134,7 +137,7 @@ KEEPS_RUNNING = "pid %d runs as another user and cannot be killed; the process k
 
 
 def kill_descendants() -> list[int]:
-    """Send SIGKILL to all living descendants of this process. Return those of other users (sudo), which keep running.
+    """Send SIGKILL to all living descendants of this process. Return those that belong to other users and keep running.
 
     Logs nothing: a thread that was parked may hold the lock of the log.
     """

@@ -189,7 +189,7 @@ class HandlerLoop:
         return now
 
     def _call(self, run: ActiveRun) -> bool:
-        """Create the handler and run it. This is code of the application, which may hang or end the process.
+        """Create the handler and run it. The handler is code of the application, so it may hang or end the process.
 
         Return False if the run cannot be settled any more.
         """

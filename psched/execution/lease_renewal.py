@@ -98,14 +98,15 @@ class LeaseRenewer(PeriodicThread):
     def _due_length(self, source: TaskSource, task: Task, now: float) -> float:
         """Return how many seconds the lease of the task should last.
 
-        This is the short prefetch lease while the run is new or waits to be settled, else the full `lease_time`.
+        A new run has the short prefetch lease, and so has a run that waits to be settled. All other runs have
+        `lease_time`.
         """
         if task.started and (task.concluded or now < task.begun_at + min(self._renewal_interval, _BRIEF)):
             return min(task.lease_time, source.times.lease_time(started=False))
         return task.lease_time
 
     def _interval_of(self, task: Task) -> float:
-        """Return the seconds between two renewals of the task's lease, which may be shorter than configured."""
+        """Return the seconds between two renewals of the task's lease. They may be less than configured."""
         return self._renewal_interval if task.alive_time is None else min(self._renewal_interval, task.alive_time / 4)
 
     def _stop_run(self, task: Task) -> None:

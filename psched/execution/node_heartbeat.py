@@ -1,7 +1,7 @@
 """Records in `psched_nodes` the types and the current runs of this node, for `psched nodes`, `doctor` and `list`.
 
-The child that polls writes the record for itself and all its siblings, by one statement every ten seconds, or sooner if
-the running tasks have changed.
+The child that polls writes the record for itself and all its siblings, by one statement every ten seconds. If the
+running tasks have changed, it writes sooner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opens the stores of the configured sections (schedules, queue), and releases the leases of dead children."""
+"""Opens the stores of the configured sections, and releases the leases of dead children."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ then, the lease survives only an outage of the database that is shorter than thi
 
 @dataclass(frozen=True, slots=True)
 class OpenSection:
-    """One section with its source and, if the store supports them, its overdue alerts."""
+    """One section with its source. `alerts` is None if the store does not support overdue alerts."""
 
     name: str
     section: Section

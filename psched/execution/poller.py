@@ -167,7 +167,7 @@ class RowPoller(Generic[Row_co]):
     """Polls one source for due rows. An error of the database does not end the poller.
 
     If no row is due, the poller queries the next due time and pauses until then. After a pause it queries again before
-    it acquires, unless it expects a row.
+    it acquires. If it expects a row, it acquires without a query.
     """
 
     batch_was_full = False

@@ -5,9 +5,9 @@ fetching child every second. The child that polls writes the counts of each minu
 handler child is killed, its counts of one second are lost. If the child that polls is killed, its node loses up to a
 minute of counts.
 
-For the exporter, `psched.metrics.event_counters` counts the same runs in a file of counters, which outlives the
-process. The counts in this file are those of one host, and are not separated by minute. Both modules add up the runs of
-an event by `psched.metrics.group_settled_runs`.
+For the exporter, `psched.metrics.event_counters` counts the same runs in a file of counters. The file outlives the
+process. Its counts are those of one host, and are not separated by minute. Both modules add up the runs of an event by
+`psched.metrics.group_settled_runs`.
 """
 
 from __future__ import annotations

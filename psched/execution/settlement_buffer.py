@@ -2,7 +2,7 @@
 
 One transaction for a hundred runs costs about as much as a transaction for one run. Until a run is settled, the
 database does not show that it has ended, and its lease is renewed. If the process dies before the settlement, the run
-is repeated, as at-least-once allows.
+is repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LONGEST = 0.2
 higher.
 
 In a child that polls for itself, the handler thread settles. If a handler is running at the end of the wait, the runs
-are settled after that handler, or after some time by the `prefetched lease renewer`.
+are settled when it ends. If it runs long, the thread `prefetched lease renewer` settles them.
 """
 _FULL = 500
 """When this many runs are collected, the handler thread settles them itself. A second thread would only take turns with

@@ -213,14 +213,14 @@ def _database_families(found: Sequence[tuple[str, SectionFacts | None]]) -> Iter
 
 
 def _add(sums: list[float], numbers: Numbers, sum_at: int, buckets_at: int) -> None:
-    """Add one histogram in `numbers` (of durations or of waits) to `sums`: the buckets, then the sum in seconds."""
+    """Add one histogram in `numbers` to `sums`. `sums` has the buckets, and at its end the sum in seconds."""
     for number in range(BUCKETS):
         sums[number] += numbers[buckets_at + number]
     sums[BUCKETS] += numbers[sum_at]
 
 
 def _histogram(family: HistogramMetricFamily, labels: Sequence[str], sums: Numbers, bounds: Sequence[float]) -> None:
-    """Add a histogram unless it is empty. `bounds`: a subset of BOUNDS."""
+    """Add a histogram. An empty histogram is left out. `bounds`: a subset of BOUNDS."""
     total = sum(sums[:BUCKETS])
     if not total:
         return

@@ -1,4 +1,4 @@
-"""The checks of `psched doctor`, which examine the configuration and the database. Each yields findings."""
+"""The checks of `psched doctor`. They examine the configuration and the database. Each check yields findings."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _overdue_findings(schedules: ScheduleCollection, nodes: Sequence[Node] | Non
 
 
 def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
-    """Yield the late rows, the oldest occurrence first. Leaves out the rows' data, which may be large."""
+    """Yield the late rows, the oldest occurrence first. Leaves out the rows' data, because data may be large."""
     times = {row.key: row.next_time for row in schedules.overdue(_MAX_OVERDUE)}
     if schedules.store.alerts is not None:
         times |= {overdue.key: overdue.scheduled_time for overdue in schedules.store.alerts.overdue(_MAX_OVERDUE)}

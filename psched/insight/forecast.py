@@ -42,11 +42,13 @@ class Forecast:
 
     Leaves out runs by `run_now`, retries, occurrences that are already late, and paused schedules.
 
-    `schedules`: the number of schedules, without the `uncounted` ones. `unmeasured`: types left out of `busy`, because
-    the ledger has no run of them, or 100 types have more starts. `unusable`: how many of `schedules` have a rule that
-    cannot be used. `uncounted`: the number of schedules left out because the processor time was used up; their rules
-    are the least common. `may_skip`: the number of schedules with `overlap: skip`. All their starts are counted,
-    although an occurrence that becomes due during a run is skipped.
+    - `schedules`: the number of schedules, without the `uncounted` ones.
+    - `unmeasured`: types left out of `busy`, because the ledger has no run of them, or 100 types have more starts.
+    - `unusable`: how many of `schedules` have a rule that cannot be used.
+    - `uncounted`: the number of schedules left out because the processor time was used up. Their rules are the least
+      common.
+    - `may_skip`: the number of schedules with `overlap: skip`. All their starts are counted, although an occurrence
+      that becomes due during a run is skipped.
     """
 
     hours: Sequence[HourForecast]

@@ -14,10 +14,13 @@ from psched.store.type_filter import TypeFilter
 class NodeState:
     """The state of a node, in all its sections together.
 
-    `age`: seconds since the last report of the node. `vanished`: whether the reports ended without a normal stop.
-    `clock_offset`: the node's clock minus the database's clock, in seconds. `sections`: the types that the node
-    acquires in each section. `processes`: the node's processes and their runs at the last report. `started`, and
-    `since` of a run, are unix seconds on the database's clock.
+    - `age`: seconds since the last report of the node.
+    - `vanished`: whether the reports ended without a normal stop.
+    - `clock_offset`: the node's clock minus the database's clock, in seconds.
+    - `sections`: the types that the node acquires in each section.
+    - `processes`: the node's processes and their runs at the last report.
+
+    `started`, and `since` of a run, are unix seconds on the database's clock.
     """
 
     name: str

@@ -143,7 +143,7 @@ class ScheduleInsight(TableInsight):
         return self._schedules[key].metadata()
 
     def details(self, key: str) -> ScheduleDetails:
-        """Return one schedule, which may be deleted. Raises NotFoundError if nothing is known about it."""
+        """Return one schedule, even a deleted one. Raises NotFoundError if nothing is known about it."""
         ledger = self._store.ledger
         history, older = self._last_entries(key, None)
         versions = [] if ledger is None else ledger.changes(key)[-_RUNS:]
@@ -169,7 +169,7 @@ class ScheduleInsight(TableInsight):
         return Page(*self._last_entries(key, until))
 
     def _last_entries(self, key: str, until: int | None) -> tuple[Sequence[LedgerRow], int | None]:
-        """Return the last entries up to `until`, and the `until` for earlier entries (None if there are none)."""
+        """Return the last entries up to `until`, and the `until` for earlier entries; None if there are none."""
         ledger = self._store.ledger
         rows = [] if ledger is None else list(ledger.rows(LedgerFilter(key, until=until, last=_RUNS + 1)))
         if len(rows) <= _RUNS:
@@ -235,8 +235,8 @@ class ScheduleInsight(TableInsight):
         """Return the audits of the first schedules after the key `after`, including deleted schedules.
 
         `prefix`: the start of the schedules' keys. `late`: see `ScheduleCollection.audit`. `keep`: keep the records
-        that the audits used. On `rdb_compat`, schedules that another program added are left out, unless `prefix` is the
-        whole key of such a schedule. Raises NotSupportedError if the store keeps no ledger.
+        that the audits used. On `rdb_compat`, a schedule that another program added is only included if `prefix` is its
+        whole key. Raises NotSupportedError if the store keeps no ledger.
         """
         for name, text in (("prefix", prefix), ("after", after)):
             if text:
@@ -367,11 +367,14 @@ class ScheduleInsight(TableInsight):
     ) -> Simulation:
         """Simulate the current schedules from `begin` to `end` (unix seconds).
 
-        `workers`: the number of workers; each runs one task at a time. `handler_time`: the seconds of each run; None:
-        as long as the last runs in the ledger. `outage`: a time in which no worker runs. `late_after`: the seconds by
-        which a run may start late. A simulation takes about 20 seconds of processor time for a million occurrences.
-        Raises ValueError for more than `most` occurrences, for a range of more than 10 years, for an unusable range or
-        number, and, without `handler_time`, if the ledger has no run.
+        - `workers`: the number of workers. Each runs one task at a time.
+        - `handler_time`: the seconds of each run. None: as long as the last runs in the ledger.
+        - `outage`: a time in which no worker runs.
+        - `late_after`: the seconds by which a run may start late.
+        - `most`: the maximum number of occurrences. A million of them take about 20 seconds of processor time.
+
+        Raises ValueError for more than `most` occurrences, for a range of more than 10 years, and for an unusable range
+        or number. Without `handler_time`, raises ValueError if the ledger has no run.
         """
         _check_simulation(begin, end, workers, handler_time, outage)
         rows = [row for row in self._store.list() if not row.is_backfill]

@@ -62,9 +62,11 @@ class SimulatedHour:
 class SimulatedSchedule:
     """A schedule with late runs, with skipped occurrences, or with occurrences that wait at the end.
 
-    `late`: how many of its `runs` started too late. `worst`: the longest delay of a start, in seconds. `worst_time`:
-    the occurrence that started with this delay; None if no run started. `skipped`: numbers of occurrences by reason.
-    `waiting`: the number of occurrences that are due at the end and have not started.
+    - `late`: how many of its `runs` started too late.
+    - `worst`: the longest delay of a start, in seconds.
+    - `worst_time`: the occurrence that started with this delay; None if no run started.
+    - `skipped`: numbers of occurrences by reason.
+    - `waiting`: the number of occurrences that are due at the end and have not started.
     """
 
     key: str
@@ -79,9 +81,11 @@ class SimulatedSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How late runs started, in seconds: the median, the 95th and 99th percentile (from a histogram), and the `worst`.
+    """How late runs started, in seconds: the median, the 95th and 99th percentile, and the `worst`.
 
     All are None without a run.
+
+    The percentiles are estimated from a histogram.
     """
 
     p50: float | None
@@ -94,14 +98,19 @@ class Lateness:
 class Simulation:
     """The events from `begin` to `end` (unix seconds), with this many `workers`.
 
-    `schedules`: the number of simulated schedules, without `paused` and `unusable` ones. `runs`: the number of runs
-    that were started before `end`; a run that was started again counts once. `late`: the number of runs that started
-    more than `late_after` seconds late. `skipped`: numbers of occurrences by reason. `interrupted`: the number of runs
-    that the outage ended. `missed`: the number of occurrences that wait when the outage ends. `caught_up`: the first
-    time after the outage (or after `begin`, without an outage) when no due occurrence waits; None if one waits until
-    `end`. `waiting`: see `SimulatedSchedule`. `hours`: each hour of the range. `busiest`: the hour with most work.
-    `affected`: the schedules with late, skipped or waiting occurrences, the worst delays first. `unmeasured`: types
-    without a recorded run; their runs take the mean time of the runs of other types.
+    - `schedules`: the number of simulated schedules, without `paused` and `unusable` ones.
+    - `runs`: the number of runs that were started before `end`. A run that was started again counts once.
+    - `late`: the number of runs that started more than `late_after` seconds late.
+    - `skipped`: numbers of occurrences by reason.
+    - `interrupted`: the number of runs that the outage ended.
+    - `missed`: the number of occurrences that wait when the outage ends.
+    - `caught_up`: the first time after the outage at which no due occurrence waits. Without an outage: the first such
+      time after `begin`. None if an occurrence waits until `end`.
+    - `waiting`: see `SimulatedSchedule`.
+    - `hours`: each hour of the range.
+    - `busiest`: the hour with most work.
+    - `affected`: the schedules with late, skipped or waiting occurrences, the worst delays first.
+    - `unmeasured`: types without a recorded run. Their runs take the mean time of the runs of other types.
     """
 
     begin: float
@@ -139,7 +148,7 @@ def simulate(
     lease_time: float = 300.0,
     late_after: float = 60.0,
 ) -> Simulation:
-    """Simulate the schedules `rows`, which were read at `now`, from `begin` to `end`.
+    """Simulate the schedules `rows` from `begin` to `end`. `now`: when the rows were read.
 
     `seconds`: returns how long the runs of a schedule take. `lease_time`: seconds from the start of an outage to the
     end of an interrupted run's lease. If `begin` is after `now`, the simulation assumes that no occurrence is late at
@@ -163,9 +172,9 @@ def starts_in(rows: Iterable[ScheduleRow], begin: float, end: float, dialect: Cr
 
 @dataclass(frozen=True, slots=True)
 class HandlerTimes:
-    """How many seconds the runs of each schedule take: the mean of its last runs.
+    """How many seconds the runs of each schedule take: the mean of the schedule's last runs.
 
-    A schedule without known runs gets the mean of its type. If its type has no known runs, it gets the mean of all
+    A schedule without known runs gets the mean of its type. If the type has no known runs, it gets the mean of all
     runs.
 
     `unmeasured`: types without known runs.

@@ -1,4 +1,7 @@
-"""Shows what ran in a span of time (from the ledger), and what runs and waits now: the data of a Gantt chart."""
+"""Shows what ran in a span of time, and what runs and waits now: the data of a Gantt chart.
+
+Past runs are from the ledger.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from psched.schedules.derived_state import RUNNING, WAITING, failed_attempts
 from psched.store.ledger import PAUSED, SKIPPED, Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 MOST_RUNS = 3000
-"""A timeline has at most this many of the last ledger entries, and as many of the last entries with `had_trouble`."""
+"""A timeline has at most this many of the last ledger entries. It also has at most this many of the last entries with
+`had_trouble`."""
 _LEAST_OUTAGE = 120.0
 """The minimum length of an outage, in seconds. In an outage nothing runs, although an occurrence is due."""
 _LEAST_OVERLAP = 0.5

@@ -43,7 +43,8 @@ class CrowdedMinute:
     They start together at this time of day on `days` days of the week.
 
     - `starts`: the largest number of starts on one of these days. Runs with a spread of a minute or more are left out.
-    - `types`: up to three pairs of a type (None: unknown) and its number of runs, the largest number first.
+    - `types`: up to three pairs of a type and its number of runs, the largest number first. The type None means
+      unknown.
     - `keys`: some of the schedules.
     - `spread`: for each of `SPREADS`, about how many runs would start in the fullest minute if the starts were spread
       over so many seconds. Other runs count, too.
@@ -70,11 +71,10 @@ class ClockNote:
 class ClockChange:
     """A clock change at `time` (unix seconds) in all zones with the same change.
 
-    `before`, `after`: UTC offsets in seconds.
-
-    `schedules`: the number of schedules in these zones. `notes`: the effects on the occurrences of these schedules, the
-    most frequent first. `unexamined`: the number of schedules that the notes leave out because the processor time was
-    used up.
+    - `before`, `after`: UTC offsets in seconds.
+    - `schedules`: the number of schedules in these zones.
+    - `notes`: the effects on the occurrences of these schedules, the most frequent first.
+    - `unexamined`: the number of schedules that the notes leave out because the processor time was used up.
     """
 
     time: int
@@ -140,7 +140,7 @@ class _Minutes:
         self._used = used
         self._starts = [0] * _MOST_TIMES
         self._spread_changes = [0.0] * (_MOST_TIMES + 1)
-        """For each minute, the expected starts of runs with a spread, as the difference from the minute before."""
+        """For each minute: the expected starts of runs with a spread, minus those of the minute before."""
         self._minutes: dict[Rule, array[int]] = {}
         """For each rule that may start in crowded minutes, the minutes in which it has starts, in two bytes each."""
         self.counted: dict[Rule, _OfRule] = {}
@@ -149,7 +149,7 @@ class _Minutes:
     def starts_of(self, rule: Rule, delay: float) -> Mapping[int, int]:
         """Return the result of `starts_per_hour`. At the first call for a rule, also count its starts by minute.
 
-        The occurrences of a rule are listed only once, because parsing its expression takes as long as listing them.
+        The occurrences of a rule are listed only once, because parsing its expression takes long.
         """
         if rule in self.counted:
             return starts_per_hour(rule, delay, self._begin, WEEK, self._dialect)
@@ -266,7 +266,7 @@ def _clock_changes(
 def _changes_of(name: str, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield each clock change of a zone, with the offsets before and after it.
 
-    Clock changes of a zone are more than two days apart, so one look a day finds each of them.
+    Clock changes of a zone are more than two days apart, so one look a day finds every change.
     """
     try:
         zone = load_zone(name)

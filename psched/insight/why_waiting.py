@@ -28,9 +28,9 @@ class Reason(NamedTuple):
 
 
 def why_waiting(row: ScheduleRow | TaskRow, store: LeaseStore, now: float) -> list[Reason]:
-    """Return why `row` is not running at `now` (database's clock).
+    """Return why `row` is not running. Returns no reason for a running row or an ended task.
 
-    Returns no reason for a running row or an ended task.
+    `now`: unix seconds on the database's clock.
     """
     due = row.next_run_time if isinstance(row, ScheduleRow) else row.due
     if due is None or (row.status == "running" and due > now and store.knows_holders):

@@ -1,13 +1,13 @@
 """The file of counters of one node. The node's processes map the file. The master and each slot have a block.
 
-A block has one writer at a time, and its numbers only grow: the next child of a slot adds to the counts of the
-previous child. After a binary upgrade, the old and the new master have blocks in the same file. A later master
-continues the blocks of a master that has ended. A master that starts without an upgrade replaces the file, and so
-resets every number.
+A block has one writer at a time, and its numbers only grow: the next child of a slot adds to the counts of the previous
+child. After a binary upgrade, the old and the new master have blocks in the same file. A later master continues the
+blocks of a master that has ended. A master that starts without an upgrade replaces the file, and so resets every
+number.
 
 All numbers are doubles of the machine. The file begins with a line that names the layout; blocks begin at `_FIRST`. A
-block has a header (`_Header`, and a text), followed by counters. A counter has a label (words separated by tabs) and
-`SIZE` numbers. The processor writes a double by one store, so a reader never sees a part of a double.
+block has a header, a text, and counters. A counter has a label and `SIZE` numbers. A label is words separated by tabs.
+The processor writes a double by one store, so a reader never sees a part of a double.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ Label = tuple[str, ...]
 
 
 class _Header(IntEnum):
-    """The numbers at the start of a block. Times are monotonic seconds, which are equal for all processes of a host."""
+    """The numbers at the start of a block. Times are monotonic seconds.
+
+    All processes of a host have the same monotonic clock.
+    """
 
     USED = 0
     MASTER = 1
@@ -104,7 +107,7 @@ class CounterBlock:
         return _HEADER + number * _ENTRY + _LABEL
 
     def about_to_fork(self) -> None:
-        """Clear the last child, which has ended, from the header. The counters keep its counts."""
+        """Clear the last child from the header. That child has ended. The counters keep its counts."""
         for each in (_Header.PID, _Header.HEARTBEAT, _Header.RUNNING, _Header.IS_READY):
             self.values[each] = 0.0
 
@@ -123,7 +126,7 @@ class CounterBlock:
 
     @property
     def is_free(self) -> bool:
-        """Whether no process uses the block: its master and its child, if any, are dead."""
+        """Whether no process uses the block: its master is dead, and so is its child, if there is one."""
         return not any(is_alive(int(self.values[each])) for each in (_Header.MASTER, _Header.PID))
 
     def take(self, text: str, master: int) -> None:
@@ -139,7 +142,7 @@ class CounterBlock:
 
 
 class CounterFile:
-    """The file of counters, as a master uses it. Assigns blocks by name."""
+    """Assigns blocks of the file of counters to names. Used in the master."""
 
     def __init__(self, path: Path, inode: int) -> None:
         self.path = path
@@ -200,7 +203,7 @@ class CounterFile:
             self._blocks[name].forked(pid)
 
     def child_ended(self, pid: int) -> bool:
-        """Clear the header of the child `pid`, which has ended. Return whether the child had a block."""
+        """Clear the header of the child `pid`, because the child has ended. Return whether the child had a block."""
         for block in self._blocks.values():
             if block.is_of(pid):
                 block.about_to_fork()
@@ -214,7 +217,7 @@ class CounterFile:
         self._blocks.clear()
 
     def close(self) -> None:
-        """Unmap the file. Remove it unless another living master has blocks in it."""
+        """Unmap the file. If no other living master has blocks in the file, remove it."""
         self.unmap()
         with suppress(OSError, CounterFileError):
             nodes = read_counters(self.path).processes

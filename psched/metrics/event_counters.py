@@ -124,7 +124,10 @@ class MasterCounter:
             _add(self._block, RESTART, fields["cause"])
 
     def close_in_child(self) -> None:
-        """Unmap all blocks but the block that was assigned last, which belongs to this child. Called in the child."""
+        """Unmap the blocks of other children. Called in a child.
+
+        The block that was assigned last belongs to this child.
+        """
         self._file.unmap(but=self._next)
 
     def close(self) -> None:

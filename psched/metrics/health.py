@@ -22,7 +22,10 @@ heartbeats."""
 
 
 class ChildHealth(NamedTuple):
-    """One child. `seconds`: since its last heartbeat, else since its fork; None if there is no process."""
+    """One child. `seconds`: since its last heartbeat. Before the first heartbeat: since its fork.
+
+    None without a process.
+    """
 
     name: str
     pid: int

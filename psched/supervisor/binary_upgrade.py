@@ -173,7 +173,7 @@ class BinaryUpgrade:
         return False
 
     def abort(self, why: str) -> None:
-        """Kill the new master, unless it is ready.
+        """Kill the new master if it is not ready yet.
 
         A new master that is ready has taken over. It may itself have sent this process the stop signal.
         """
@@ -193,7 +193,7 @@ class BinaryUpgrade:
                     log.warning("cannot write the pid file: %s; pschedd cannot show the status", error.strerror)
 
     def end(self) -> None:
-        """Empty the pid file, unless it names another master. This process keeps the lock until it has ended."""
+        """If the pid file names this process, empty it. This process keeps the lock until it has ended."""
         if self.handoff is not None:
             os.close(self.handoff.pipe)
         elif self.pid_file is not None:

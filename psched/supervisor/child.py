@@ -1,4 +1,4 @@
-"""One child process as its master sees it: its messages, how it ended, and how to kill it with its descendants."""
+"""One child process: its messages, how it ended, and how to kill it with its descendants. Used in the master."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ChildProcess:
 
     @property
     def killed_by_others(self) -> bool:
-        """Whether SIGKILL ended the child, and neither the master nor the kernel (for lack of memory) sent it."""
+        """Whether another process sent the SIGKILL that ended the child. The master and the kernel do not count."""
         return self.was_sigkilled and not self.killed_here and not self.out_of_memory
 
     @property
@@ -199,7 +199,7 @@ def _is_dead(pid: int) -> bool:
 
 
 class OomKills:
-    """The out-of-memory kills in this process's control group (version 1 or 2). Outside of Linux no kill is counted."""
+    """The out-of-memory kills in this process's control group. Outside of Linux no kill is counted."""
 
     def __init__(self, proc: Path = Path("/proc/self")) -> None:
         self._file = find_oom_counter(proc)

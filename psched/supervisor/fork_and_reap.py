@@ -213,9 +213,9 @@ class ProcessTable:
 def _leave_master_group(master: int) -> None:
     """Create a process group, read nothing from the terminal, and let the kernel send SIGQUIT when the master dies.
 
-    This death signal (Linux) is a second safeguard besides the end of the orders pipe. The kernel sends it when the
-    *thread* that forked this process ends; the master has only one thread. The signal is blocked until the child has
-    its signal queue.
+    The death signal exists only on Linux. It is a second safeguard besides the end of the orders pipe. The kernel sends
+    it when the *thread* that forked this process ends. The master has only one thread. The signal is blocked until the
+    child has its signal queue.
     """
     os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDONLY)

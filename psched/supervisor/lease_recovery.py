@@ -1,7 +1,7 @@
 """Lease recovery: releases the leases of dead children. Used in the master and in its recovery child.
 
 Normally the next worker that is forked releases these leases before it polls. If no worker is forked, the master forks
-a recovery child, which releases the leases and exits.
+a recovery child. This child releases the leases and exits.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class LeaseRecovery:
         self._unclaimed: list[DeadChild] = []
         self._claimed: tuple[DeadChild, ...] = ()
         self._in_part: list[DeadChild] = []
-        """Dead children whose runs a recovery child releases. Only the fetching child knows their other leases, so the
-        next worker reports these children to the fetching child."""
+        """Dead children whose runs a recovery child releases. Only the fetching child knows the other leases of these
+        dead children, so the next worker reports them to it."""
         self._empty: list[DeadChild] = []
-        """Children that released all their leases at their forced exit. The next worker reports them to the fetching
-        child, which then forgets them."""
+        """Children that released all their leases at their forced exit. The next worker tells the fetching child, so
+        that the fetching child forgets them."""
         self._shared: set[str] = set()
         """The holders that dead children shared with other children. Children with another holder do not know the
         leases of these holders."""
@@ -71,7 +71,7 @@ class LeaseRecovery:
         self._unclaimed.extend(dead)
 
     def claim(self) -> tuple[DeadChild, ...]:
-        """Return the dead children, and forget them, because the next worker releases their leases."""
+        """Return the dead children, and forget them. The next worker releases their leases."""
         claimed = (*self._in_part, *self._unclaimed, *self._empty)
         self._empty.clear()
         self._in_part.clear()
@@ -97,14 +97,13 @@ class LeaseRecovery:
         """Fork a recovery child if necessary.
 
         Call this after the ticks of the slots: if a slot forks a worker, that worker releases the leases instead. The
-        leases of a fetching child wait for the next fetching child, because no other process knows which leases these
-        are.
+        leases of a dead fetching child wait for the next fetching child.
 
-        `holders`: the holders of the living children, and of the next children. A holder that is not among them belongs
-        to an earlier configuration, whose last child has ended. All leases that are left of such a holder are released.
+        `holders`: the holders of the living children, and of the next children. Any other holder belongs to an earlier
+        configuration, and its last child has ended. All leases that such a holder still has are released.
 
-        `last`: whether no more workers will be forked. Then there is only one attempt. If the attempt fails, all leases
-        that are left end after `alive_time`.
+        `last`: whether no more workers will be forked. If so, there is only one attempt. If this attempt fails, the
+        remaining leases end after `alive_time`.
         """
         child = self._child
         if child is not None and child.gone:

@@ -53,8 +53,8 @@ class PendingWorker:
     """When the worker will be forked, by the monotonic clock that all processes of a host share. None: the worker has
     been forked."""
     last_end: str
-    """How the previous worker ended ("was killed by SIGSEGV"). Empty if there was no previous worker, or its end was
-    orderly."""
+    """How the previous worker ended, such as "was killed by SIGSEGV". Empty after an orderly end, or without such a
+    worker."""
 
     def text(self, now: float) -> str:
         """Return the line of `pschedd status` for a slot whose worker is not up."""

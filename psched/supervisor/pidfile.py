@@ -34,7 +34,7 @@ _ENDING = 5.0
 _PAUSE = 0.02
 _LARGEST = 65536
 _LONGEST = 32
-"""The maximum number of bytes of the first line, which is the process id."""
+"""The maximum number of bytes of the first line. This line is the process id."""
 
 
 class PidFileError(Exception):
@@ -91,7 +91,7 @@ class PidFile(NamedTuple):
             os.fchown(self.descriptor, uid, gid)
 
     def write(self, pid: int, report: str = "") -> None:
-        """Write `pid`, which `read_running` returns, and `report`, which `read_report` returns. Raises PidFileError."""
+        """Write the process id and the report. `read_running` and `read_report` return them. Raises PidFileError."""
         text = f"{pid}\n{report}\n".encode() if report else f"{pid}\n".encode()
         try:
             os.pwrite(self.descriptor, text, 0)
@@ -104,7 +104,7 @@ class PidFile(NamedTuple):
         os.close(self.descriptor)
 
     def clear(self) -> None:
-        """Empty the file, as the last act of this process. The lock remains until the process has ended."""
+        """Empty the file, just before this process ends. The lock remains until the process has ended."""
         os.ftruncate(self.descriptor, 0)
 
 
@@ -261,10 +261,10 @@ def _how_to_free(path: Path) -> str:
 
 @contextmanager
 def _checked_daemon(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
-    """Check that the pid in the file is the daemon's. Yield the pid and its pidfd (None if the system has no pidfds).
+    """Check that the pid in the file is the daemon's. Yield the pid and its pidfd; None if the system has no pidfds.
 
     Waits, because a daemon that is starting may not have written its pid yet, or may still run as root. Raises
-    PidFileError if the pid continues to be that of another process, and _EndedError if no process holds the lock any
+    PidFileError if the pid remains the pid of another process. Raises _EndedError if no process holds the lock any
     more.
     """
     wrong = ""

@@ -1,4 +1,4 @@
-"""Finds the masters of this host by their process titles, which contain the path of the configuration."""
+"""Finds the masters of this host by their process titles. A title contains the path of the configuration."""
 
 from __future__ import annotations
 

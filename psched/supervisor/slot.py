@@ -41,8 +41,8 @@ _CRASH_PAUSE = 0.2
 _LONGEST_FETCHER_PAUSE = 2.0
 """The longest time between two forks of fetching children that have died early, in seconds."""
 _FETCHER_EARLY_DEATH = 1.0
-"""The death of a fetching child counts as early if the child has lived for fewer seconds than this, or for a shorter
-time than the last pause of its slot."""
+"""The death of a fetching child counts as early if the child has lived for fewer seconds than this. It also counts as
+early if the child has lived for a shorter time than the last pause of its slot."""
 _ATTEMPTS = 2
 """The start of the master fails when this many children in a row have died before they were ready. If the child has
 reported a reason, one death is enough."""
@@ -52,7 +52,7 @@ _ATTEMPTS_OF_KILLED = 5
 
 @dataclass(slots=True)
 class Slot:
-    """A slot has at most one child at a time. Each child has its own running table."""
+    """A slot has at most one child at a time."""
 
     number: int
     config: LoadedConfig

@@ -87,7 +87,10 @@ class Supervisor:
         self._add_slot(FIRST_SLOT if self._dispatch is None else FETCHER_SLOT)
 
     def run(self, selector: BaseSelector, signals: SignalQueue) -> None:
-        """Run the master loop until `done`, waiting with `selector`, as do the process table and the binary upgrade."""
+        """Run the master loop until `done`. The loop waits with `selector`.
+
+        `signals`: the signals that the master gets.
+        """
         self.begin()
         selector.register(signals.reader.descriptor, EVENT_READ)
         self._awake_since = self.clock()
@@ -122,7 +125,7 @@ class Supervisor:
         return self._is_up and not changing and all(slot.idle for slot in self._slots.values())
 
     def _wait(self, selector: BaseSelector) -> None:
-        """Wait for a child's message or end, a signal (SIGCHLD on every system), or the next deadline."""
+        """Wait for a message or the end of a child, for a signal, or until the next deadline."""
         longest = _LONGEST_IDLE_WAIT if self.idle else _LONGEST_WAIT
         timeout = min(max(0.0, self.deadline - self.clock()), longest)
         selector.select(timeout)
@@ -168,7 +171,10 @@ class Supervisor:
         self._begin_reload(immediate=False)
 
     def handle_hup(self) -> None:
-        """Begin an immediate reload, unless the signal means that the terminal was closed."""
+        """Begin an immediate reload.
+
+        If the signal means that the terminal was closed, stop gracefully; under nohup, go on.
+        """
         if not self._had_terminal or self._on_terminal:
             self._begin_reload(immediate=True)
         elif self._ignores_hup:
@@ -177,7 +183,7 @@ class Supervisor:
             self._stop(immediate=False)
 
     def handle_winch(self) -> None:
-        """Begin a graceful binary upgrade, unless the signal means that the terminal was resized."""
+        """Begin a graceful binary upgrade. Refuse it if the signal means that the terminal was resized."""
         if not self._on_terminal:
             self._begin_upgrade(immediate=False)
         else:

@@ -41,7 +41,7 @@ class Notifier:
     def from_environment(cls, environ: MutableMapping[str, str]) -> Notifier:
         """Read systemd's variables, and remove them from `environ`.
 
-        Ignore a watchdog of another process (WATCHDOG_PID).
+        If WATCHDOG_PID names another process, the watchdog is ignored.
         """
         address = environ.pop("NOTIFY_SOCKET", "")
         microseconds = environ.pop("WATCHDOG_USEC", "")

@@ -61,8 +61,8 @@ def app(
     """Return the pages as an ASGI application, to be mounted or served. Opens no connection.
 
     `settings`: a configuration file, a mapping, or `Settings`, as for `psched.open`. `access`: returns what a visitor
-    may do; without it, `web:` and the environment decide. Visitors can change something only if `web.actions` is true.
-    Raises ConfigError.
+    may do. Without this function, `web:` and the environment decide. Visitors can change something only if
+    `web.actions` is true. Raises ConfigError.
     """
     found = coerce(settings, environment, reader)
     if not found.sections:

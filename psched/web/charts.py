@@ -1,4 +1,4 @@
-"""Computes the shapes of charts from numbers: rectangles and lines, which the templates draw as SVG."""
+"""Computes the rectangles and lines of charts from numbers. The templates draw them as SVG."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Columns:
 
 
 def columns(values: Sequence[tuple[float, float, str]], least: float = 1.0) -> Columns:
-    """Return a chart with one bar for each (good, bad, title). A bar may be empty.
+    """Return a chart with one bar for each item of `values`: the good part, the bad part, and the title of a bar.
 
     `least`: the value of a bar of full height, if no bar has a higher value.
     """

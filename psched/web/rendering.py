@@ -93,7 +93,7 @@ def moment(seconds: float | None, seconds_shown: bool = True) -> Markup:
 
 
 def ago(seconds: float | None, now: float) -> Markup:
-    """Return how long ago a time is, or how far ahead, as a `<time>`. Its title is the date."""
+    """Return how long ago a time is, or how far ahead, as a `<time>`. The title of the `<time>` is the date."""
     if seconds is None:
         return Markup("–")
     if seconds >= NEVER:

@@ -94,10 +94,10 @@ class SharedState:
             return self._queue
 
     def answer(self, question: Hashable, seconds: float, ask: Callable[[], T], keep: float | None = None) -> T:
-        """Return the result of a query: a kept one, if it is younger than `seconds`, else what `ask` returns now.
+        """Return a kept result of a query if it is younger than `seconds`. Otherwise return what `ask` returns now.
 
         `question`: identifies the query. If several threads have the same question, only one calls `ask`. Errors are
-        not kept. `keep`: seconds after which the result is dropped, because it may be large (default: `seconds`).
+        not kept. `keep`: seconds after which the result is dropped, because it may be large. The default is `seconds`.
         """
         with self._lock:
             asking = self._asking.setdefault(question, threading.Lock())
@@ -133,10 +133,10 @@ class SharedState:
     ) -> T | None:
         """Return the kept result of a query. If it is older than `seconds`, call `ask` again in a thread.
 
-        A result older than twice `seconds` is not returned. Then this waits up to `patience` seconds (default:
-        `_PATIENCE`) for the new result, and returns None if there is none. The browser then fetches the page again, and
-        gets the result or the error. `ask` must not depend on the request, but the result may contain times in the
-        shown zone, which is the same for all requests.
+        A result older than twice `seconds` is not returned. Then this waits up to `patience` seconds for the new
+        result, and returns None if there is none. The browser then fetches the page again, and gets the result or the
+        error. `ask` must not depend on the request, but the result may contain times in the shown zone, because all
+        requests have the same zone.
         """
         with self._lock:
             self._forget_old_failures()

@@ -248,7 +248,7 @@ def error_of(error: BaseException) -> TaskError:
 
 
 def _problem(options: Mapping[str, Any]) -> str | None:
-    """Return an error message if the options cannot be used, else None."""
+    """Return an error message if the options cannot be used. Return None if they can."""
     for name in options:
         if name not in _OPTIONS:
             hint = did_you_mean(name, _OPTIONS, more_follows=True)

@@ -98,7 +98,7 @@ def settings_module() -> str:
 
 
 def settings_file() -> Path:
-    """Return the file of the settings module, which must already be imported."""
+    """Return the file of the settings module. The module must already be imported."""
     _ = django_settings.DEBUG
     return Path(str(sys.modules[settings_module()].__file__))
 

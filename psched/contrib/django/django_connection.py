@@ -48,7 +48,7 @@ class DjangoDatabase(Database):
         return engine
 
     def run(self, work: Work[T], until: float | None = None) -> T:
-        """Return `work(connection, False)`. Raises DBAPIError."""
+        """Return `work(connection, False)`. The call is never repeated. Raises DBAPIError."""
         connections[self._alias].ensure_connection()
         with self._engine.connect() as connection:
             if not self._initialized:

@@ -1,4 +1,7 @@
-"""The names of `django.tasks` (Django 6) or of its backport `django_tasks` (Django 5.2), which differ in places."""
+"""The names of `django.tasks` (Django 6) or of its backport `django_tasks` (Django 5.2).
+
+The two packages differ in places.
+"""
 
 from __future__ import annotations
 

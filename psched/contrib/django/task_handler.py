@@ -83,12 +83,11 @@ class DjangoTasks(Router):
 
 
 class TaskDecider(DefaultDecider):
-    """Decides about a task that raises an error: retries the task if `max_attempts` allows this, else gives it up."""
+    """Retries a task that raises an error if `max_attempts` allows this. Otherwise gives the task up."""
 
     handler: TaskHandler
 
     def unexpected_error_raised(self, error: Exception) -> None:
-        """Settle the run; see `DefaultDecider`."""
         self.task.max_attempts = self.handler.attempts_allowed
         super().unexpected_error_raised(error)
         if self.task.outcome == "failed":
@@ -166,7 +165,6 @@ class TaskHandler(CallingHandler):
 
 
 def _as_task(row: ScheduleRow, run: Run) -> TaskRow:
-    """Return an occurrence of a schedule as a task."""
     return TaskRow(
         run.enqueued_key, row.type, row.data, "running", row.scheduled_time, None, row.attempts, row.last_error
     )

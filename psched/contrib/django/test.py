@@ -34,7 +34,7 @@ def run_tasks() -> int:
     """Run the due tasks of the queue, and the tasks that they enqueue, in this process. Return the number of runs.
 
     Within a `TestCase`, everything is done on the test's connection and in its transaction. As in a worker, a task that
-    raises an error has failed or becomes due again; its result shows which. Raises ConfigError, and errors of
+    raises an error fails or becomes due again. Its result shows what has happened. Raises ConfigError, and errors of
     `django.db`.
     """
     section = configuration.settings().queue

@@ -87,8 +87,7 @@ def _back(
 ) -> Response:
     """Redirect to the page from which the visitor came.
 
-    `pages`: the possible pages, each with the parameters of its address. `default`: the page if the visitor came from
-    none of these.
+    `pages`: the possible pages, each with the parameters of its address. `default`: the page for all other visitors.
     """
     shared.forget_answers()
     name = field(request, "back")

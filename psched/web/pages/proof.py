@@ -105,7 +105,7 @@ def proof(request: Request, shared: SharedState) -> Response:
 
 
 def patience(request: Request) -> float:
-    """Return how many more seconds an export may wait for its audits; 0 for a page, which the browser fetches again."""
+    """Return how many more seconds an export may wait for its audits. A page does not wait, so return 0 for a page."""
     return EXPORT_PATIENCE if _is_export(request) else 0.0
 
 

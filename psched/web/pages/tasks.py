@@ -35,7 +35,7 @@ _HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class OfType:
-    """The rows of one type, and its runs of the last hour. Either may be missing."""
+    """The rows of one type, and its runs of the last hour. One of them may be missing."""
 
     type: str
     counts: TypeCounts | None

@@ -22,7 +22,10 @@ class ClickCommand(BaseCommand):
     """Passes its arguments unparsed to a program. The program's configuration comes from Django's settings."""
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run the command and exit. Leaves out `--settings` and `--pythonpath`, which manage.py has already handled."""
+        """Run the command and exit.
+
+        Leaves out `--settings` and `--pythonpath`, because manage.py has already handled them.
+        """
         parser = CommandParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--settings")
         parser.add_argument("--pythonpath")
@@ -45,7 +48,6 @@ class ClickCommand(BaseCommand):
             raise CommandError(f"psched {' '.join(words)} has failed; see the messages above", returncode=code)
 
     def run(self, words: Sequence[str]) -> int:
-        """Run the program and return its exit code."""
         raise NotImplementedError
 
 

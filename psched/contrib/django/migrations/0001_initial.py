@@ -11,7 +11,7 @@ from psched.contrib.django import clients, configuration
 
 
 def make_tables(apps: Any, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    """Create those of psched's tables that are in the database which `schema_editor` migrates.
+    """Create psched's tables that are in the database of `schema_editor`.
 
     Django calls this for each database that the routers allow. Tables outside of DATABASES are created together with
     those of the default database.

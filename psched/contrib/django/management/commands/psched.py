@@ -10,8 +10,6 @@ from psched.contrib.django.management.click_command import ClickCommand, replace
 
 
 class Command(ClickCommand):
-    """Runs a psched command with the configuration from Django's settings."""
-
     help = "psched's commands: run, list, add, doctor, queue … (manage.py psched --help)"
 
     def run(self, words: Sequence[str]) -> int:

@@ -8,8 +8,6 @@ from psched.contrib.django.management.click_command import ClickCommand, replace
 
 
 class Command(ClickCommand):
-    """Runs a pschedd command with the configuration from Django's settings."""
-
     help = "psched's daemon: start, stop, restart, reload, upgrade, status … (manage.py pschedd --help)"
 
     def run(self, words: Sequence[str]) -> int:
