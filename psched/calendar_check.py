@@ -1,5 +1,3 @@
-"""The check of a calendar's name, dates and weekdays."""
-
 from __future__ import annotations
 
 import re

@@ -1,4 +1,4 @@
-"""Parts of error messages: "did you mean", a value as the caller gave it, and an exception on one line."""
+"""Makes parts of error messages: the question "did you mean", the repr of a value, and an exception on one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 _LONGEST_VALUE = 60
 """The maximum number of characters of a value in an error message."""
 _MAX_BITS = 13_000
-"""An integer with more bits is described by its length, because Python refuses to print more than 4,300 digits."""
+"""Messages show only the length of an integer with more bits. Python refuses to print more than 4,300 digits."""
 _BIDI = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 ESCAPES = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -61,7 +61,7 @@ def is_backfill_key(key: str) -> bool:
 
 
 def backfill_of(key: str) -> tuple[str, int]:
-    """Return the schedule and the number of the backfill that are in the key of a backfill's row."""
+    """Return the schedule and the number of the backfill, given the key of a backfill's row."""
     schedule, _, part = key.removeprefix(BACKFILL_PREFIX).rpartition(":")
     number = part.partition(".")[0]
     return schedule, int(number) if number.isdecimal() else 0

@@ -38,7 +38,10 @@ MAX_BATCH_SIZE = 16_000_000
 
 
 def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
-    """Return the number of first rows that have at most `budget` bytes together, but at least `least`."""
+    """Return how many rows, from the first on, have at most `budget` bytes together. The result is at least `least`.
+
+    `sizes`: the bytes of each row.
+    """
     total = 0
     for place, size in enumerate(sizes):
         total += size
@@ -140,7 +143,10 @@ def decode_value(text: str | bytes) -> Any:
 
 
 def _encode(value: object, name: str) -> tuple[str, int]:
-    """Return `value` as JSON, and the number of bytes. Raises ValueError; its message calls the value `name`."""
+    """Return `value` as JSON, and the number of bytes. Raises ValueError.
+
+    `name`: the name of `value` in the error message.
+    """
     try:
         text = _ENCODER.encode(value)
         if isinstance(value, _NESTED):

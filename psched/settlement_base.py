@@ -20,7 +20,7 @@ _STATS_BATCH = 2000
 
 
 class Settlement(ABC):
-    """Settles the runs of one store. Its subclasses have all differences between schedules and queue tasks.
+    """Settles the runs of one store. There is one subclass for schedules, and one for queue tasks.
 
     `until` is the time in boottime seconds until which a failed write is repeated. If the lease is lost, methods that
     settle a claim raise PreemptedError, NotFoundError or AlreadyFinishedError.

@@ -268,9 +268,9 @@ class Task:
         return Claim(self.row, self.lease, self.lease.expires_at + self.begun_at - self.deadline, False, self._left)
 
     def keep_for(self, finished: float | None, failed: float | None) -> None:
-        """Keep the row of this task for this many seconds after it has finished or failed; None: as long as configured.
+        """Keep the row for `finished` seconds after the task has finished, or for `failed` seconds after it has failed.
 
-        The daemon calls this with the values of the task's type.
+        None: as long as configured. The daemon calls this with the values of the task's type.
         """
         self._leave(retention=finished, failed_retention=failed)
 
@@ -321,8 +321,8 @@ class Task:
 
         It may take 1 s while the database is slow.
 
-        If the process dies before that, the task runs again. `result`: as for `finish`. If the run is finished
-        immediately, this raises like `finish`.
+        If the process dies before the run is finished, the task runs again. `result`: as for `finish`. If the run is
+        finished immediately, this raises like `finish`.
         """
         self._refuse_elsewhere()
         self._set_result(result)

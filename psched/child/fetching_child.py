@@ -50,7 +50,6 @@ class FetchingChild(ChildBase):
         self._sections.pollers += self._fetcher.pollers.values()
 
     def prepare(self) -> None:
-        """Check the tables. Raises ConfigError like `PolledSections.prepare`."""
         self._sections.prepare()
 
     def run(self) -> None:

@@ -119,8 +119,8 @@ class HandlerChild(ChildBase):
     def _run_in_threads(self) -> None:
         """Run each loop in a thread of its own.
 
-        If a thread fails, the other threads end after their present runs. Then raise the error of that thread. This
-        child ends. The next child has all threads again.
+        If a thread fails, the other threads end after their present runs. Then raise the error of that thread. The
+        error ends this child. The next child has all threads again.
         """
         failures: list[BaseException] = []
 

@@ -101,7 +101,7 @@ class ControlThread(threading.Thread):
             self._pipe.send(BEAT)
 
     def _report(self) -> bool:
-        """Update the process title, and tell the master if the `ChildBase.trouble` has changed.
+        """Update the process title, and tell the master if `ChildBase.trouble` has changed.
 
         Return whether the child was idle since the last heartbeat.
         """

@@ -19,8 +19,8 @@ _PATIENCE = 60
 def printed_configuration(module: str, imported: str) -> Any:
     """Return the JSON value that `python -m module` prints last.
 
-    `imported`: the modules that the new process imports, for messages. Raises ConfigError, with the error that the new
-    process has printed.
+    `imported`: names the modules that the new process imports, in error messages. Raises ConfigError, with the error
+    that the new process has printed.
     """
     try:
         done = subprocess.run(

@@ -37,7 +37,7 @@ _AT_ONCE = 100
 _CLAIM = 60.0
 """A node claims an alert for the timeout of the hook plus this many seconds. Meanwhile no other node runs the hook.
 
-After this time any node may run the hook again, if it has not succeeded.
+If the hook has not succeeded by then, any node may run it again.
 """
 _PAUSES = (60.0, 900.0)
 """Seconds for which an `AlertThread` runs no hook after a hook has failed. The pause begins with the first value. Each

@@ -33,7 +33,7 @@ class BatchSizer:
         self._size = number
         self._durations: dict[str, float] = {}
         self.expected: Callable[[str], float | None] = self._durations.get
-        """Returns how many seconds a run of a type is expected to take; None before the first run."""
+        """Returns how many seconds a run of a type is expected to take; None before the first run of the type."""
 
     def limit(self) -> int:
         return self._size

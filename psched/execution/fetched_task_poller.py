@@ -26,8 +26,8 @@ _LINGER = 0.02
 _PATIENCE = 0.03
 """Seconds. If a run takes longer, the tasks behind it are returned to the fetching child."""
 _CHECK = 0.025
-"""Seconds between two checks of the tasks that wait behind a run. A task that has waited in two checks is returned to
-the fetching child."""
+"""Seconds between two checks of the tasks that wait behind a run. A task that two checks have found waiting is returned
+to the fetching child."""
 
 
 class FetchedTaskPoller(Poller):
@@ -189,7 +189,7 @@ class FetchedTaskPoller(Poller):
         return bool(held)
 
     def return_late(self) -> bool:
-        """Return tasks to the fetching child if they waited behind a run already at the last call."""
+        """Return tasks to the fetching child if they already waited behind a run at the last call."""
         self._connection.renew()
         with self._arrivals:
             late, self._arrived = self._arrived[: self._late], self._arrived[self._late :]

@@ -96,7 +96,7 @@ class ConnectedChild:
     began_at: float = -math.inf
     """When the last run began, in monotonic seconds. Known from the child's reports only."""
     longest: float = math.inf
-    """The maximum number of seconds that the run of the row that was sent last is expected to take."""
+    """The row that was sent last is expected to run for at most this many seconds."""
     has_reported: bool = False
     """Whether the child has sent the message "hello". This message replaces `rows` and `runs`."""
     pid: int = 0

@@ -112,7 +112,7 @@ class Poller(ABC):
         give_up_leases(tasks, now)
 
     def return_late(self) -> bool:
-        """Return tasks that wait behind a slow run to the child that sent them. Callable from any thread.
+        """If tasks wait behind a slow run, return them to the child that sent them. Callable from any thread.
 
         Return whether the next call must follow after `check_interval`.
         """

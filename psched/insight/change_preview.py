@@ -21,12 +21,15 @@ _MOST = 5000
 class ChangePreview:
     """The effect that a change of a schedule would have. All times are unix seconds.
 
-    `before`, `after`: the row before and after the change.
+    - `before`, `after`: the row before and after the change.
+    - `gained`: the times of runs that only the changed schedule has.
+    - `lost`: the times of runs that only the unchanged schedule has.
+    - `kept`: the number of runs that both have.
+    - `until`: runs from now to this time are compared. It is in 7 days, or earlier if `before` or `after` has more than
+      5,000 runs.
+    - `runs_at_once`: whether the change makes the schedule due.
 
-    `gained`: the times of runs that only the changed schedule has. `lost`: the times of runs that only the unchanged
-    schedule has. `kept`: the number of runs that both have. `until`: runs from now to this time are compared. It is in
-    7 days, or earlier if `before` or `after` has more than 5,000 runs. `runs_at_once`: whether the change makes the
-    schedule due. A paused schedule is treated as resumed.
+    A paused schedule is treated as resumed.
     """
 
     before: ScheduleRow

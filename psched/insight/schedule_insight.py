@@ -67,9 +67,11 @@ class NextRun:
 class ScheduleDetails:
     """One schedule. For a deleted schedule, `row` and `state` are None, and `waits` is empty.
 
-    `waits`: why the schedule is not running. `next_runs`: the next runs by its rule. `history` and `versions`: the last
-    entries of the ledger and the last changes of the definition, the oldest first; empty without a ledger. `older`: the
-    `until` with which `history_page` returns earlier entries; None if there are none.
+    - `waits`: why the schedule is not running.
+    - `next_runs`: the next runs by its rule.
+    - `history`: the last entries of the ledger, the oldest first; empty without a ledger.
+    - `versions`: the last changes of the definition, the oldest first; empty without a ledger.
+    - `older`: the `until` with which `history_page` returns earlier entries; None if there are none.
     """
 
     row: ScheduleRow | None

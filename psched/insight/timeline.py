@@ -28,11 +28,14 @@ _LEAST_OVERLAP = 0.5
 class TimelineRun:
     """One occurrence, or several occurrences that were skipped together. All times are unix seconds.
 
-    The occurrence waited from `due` to `began`, and ended at `ended`. `began` is the start of the last attempt; None if
-    no run started. `ended` is None if the occurrence runs or waits now. `outcome`: as in the ledger; None if the
-    occurrence has not ended. `overlap`: seconds during which another run of the schedule ran. `count`: the number of
-    occurrences; None if there are more than were counted. `is_paused`: whether the occurrence was skipped because its
-    schedule was paused.
+    The occurrence waited from `due` to `began`, and ended at `ended`.
+
+    - `began`: the start of the last attempt; None if no run started.
+    - `ended`: None if the occurrence runs or waits now.
+    - `outcome`: as in the ledger; None if the occurrence has not ended.
+    - `overlap`: seconds during which another run of the schedule ran.
+    - `count`: the number of occurrences; None if there are more than were counted.
+    - `is_paused`: whether the occurrence was skipped because its schedule was paused.
     """
 
     key: str
@@ -61,11 +64,12 @@ class Outage:
 class Timeline:
     """Occurrences settled from `since` to `until` (unix seconds).
 
-    If `until` is now, occurrences that run or wait are included.
+    If `until` is now, occurrences that run or wait are included. If the ledger has too many entries, the oldest are
+    left out.
 
-    If the ledger has too many entries, those with `had_trouble` are complete only from `troubles_from` on, and all
-    other entries only from `complete_from` on. Otherwise both times equal `since`. `outages`: the outages after
-    `complete_from`.
+    - `troubles_from`: from this time on, all entries with `had_trouble` are included.
+    - `complete_from`: from this time on, all other entries are included.
+    - `outages`: the outages after `complete_from`.
     """
 
     since: float

@@ -280,8 +280,8 @@ def _changes_of(name: str, begin: int, end: int) -> Iterator[tuple[int, int, int
 
 
 _AROUND = 3 * HOUR
-"""Occurrences up to this many seconds before or after a clock change are examined, and at least one after the change.
-"""
+"""Occurrences up to this many seconds before or after a clock change are examined. At least one occurrence after the
+change is examined."""
 _MOST_AROUND = 200
 
 

@@ -113,7 +113,7 @@ class MasterCounter:
         return block
 
     def release(self, name: str) -> None:
-        """Free the block of a removed slot. The next new slot continues its counts."""
+        """Free the block of a removed slot. The next new slot gets the block, and adds to its counts."""
         self._file.release(name)
 
     def forked(self, event: Event, fields: dict[str, Any]) -> None:

@@ -234,7 +234,10 @@ class OomKills:
 
 
 def find_oom_counter(proc: Path) -> Path | None:
-    """Return the file in which the kernel counts out-of-memory kills in this process's control group, or None."""
+    """Return the file in which the kernel counts out-of-memory kills in this process's control group.
+
+    None if there is no such file.
+    """
     try:
         groups = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
         mounts = [line.split(" ") for line in (proc / "mountinfo").read_text().splitlines()]

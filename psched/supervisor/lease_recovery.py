@@ -47,8 +47,7 @@ class LeaseRecovery:
         """Children that released all their leases at their forced exit. The next worker tells the fetching child, so
         that the fetching child forgets them."""
         self._shared: set[str] = set()
-        """The holders that dead children shared with other children. Children with another holder do not know the
-        leases of these holders."""
+        """The holders that dead children shared with other children."""
         self._child: ChildProcess | None = None
         self._fork_at = -math.inf
 

@@ -39,7 +39,6 @@ class RunningMaster:
 
 
 def running_masters(title: str) -> Iterator[RunningMaster]:
-    """Yield the masters on this host with this title."""
     for pid in psutil.pids():
         found = title_of(pid)
         if found is not None and is_title(title, found):

@@ -44,8 +44,8 @@ _MOST_OVERDUE = 50
 class Snapshot:
     """The state of the database at `taken` (unix seconds, database's clock).
 
-    `mark`: when it changes, browsers fetch their pages again. `overdue`: the most overdue schedules, at most 51, so
-    that it is known whether there are more than 50.
+    `mark`: when it changes, browsers fetch their pages again. `overdue`: the most overdue schedules, at most 51. That
+    is one more than pages count.
     """
 
     taken: float

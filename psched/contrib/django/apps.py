@@ -6,8 +6,6 @@ from django.apps import AppConfig
 
 
 class PschedConfig(AppConfig):
-    """The app `psched`: its migration, system checks, commands and admin pages."""
-
     name = "psched.contrib.django"
     label = "psched"
     verbose_name = "psched"

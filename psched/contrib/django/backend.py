@@ -66,9 +66,12 @@ class PschedTask(Task):  # type: ignore[type-arg]  # Django's own class is not g
 class PschedBackend(BaseTaskBackend):
     """Enqueues to the queue that PSCHED configures.
 
-    OPTIONS may have `max_attempts` (default: 1), `retry_wait` (default: the value in PSCHED), and `on_commit`: whether
-    to enqueue a task only after the transaction has committed. By default a task is enqueued within the transaction if
-    the queue is in a database of DATABASES, and otherwise after the commit.
+    OPTIONS may have these keys:
+
+    - `max_attempts`: the default is 1.
+    - `retry_wait`: the default is the value in PSCHED.
+    - `on_commit`: whether to enqueue a task only after the transaction has committed. If False, it is enqueued within
+      the transaction. The default is False if the queue is in a database of DATABASES, otherwise True.
     """
 
     task_class = PschedTask

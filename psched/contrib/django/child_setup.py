@@ -24,7 +24,8 @@ _handler_threads: set[int] = set()
 _inherited: list[BaseDatabaseWrapper] = []
 """Connections of the parent process. They are never closed here, because that would end the parent's sessions."""
 _opened_elsewhere = threading.Event()
-"""Set if a thread that runs no handler has a connection, such as the thread in which `sync_to_async` runs functions."""
+"""Set if a thread that runs no handler has a connection. An example is the thread in which `sync_to_async` runs
+functions."""
 
 
 def _run_begins(event: Event, fields: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ _OPEN: dict[SectionName, Any] = {"schedules": open_schedules, "queue": open_queu
 def queue() -> Queue:
     """Return the queue.
 
-    If it is in a database of DATABASES, its statements join the transaction of Django's connection.
+    If the queue is in a database of DATABASES, its statements join the transaction of Django's connection.
 
     Raises ConfigError.
     """

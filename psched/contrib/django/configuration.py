@@ -151,7 +151,7 @@ def _content() -> dict[str, Any]:
 
 
 def _with_django(content: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Return the values of `keys`, including the names that psched adds."""
+    """Return the values of `keys` in `content`, with the names that psched adds."""
     values = {}
     for key in keys:
         first, last = _ADDED[key]
