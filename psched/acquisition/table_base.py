@@ -1,4 +1,4 @@
-"""The base class of the two public table classes, `ScheduleCollection` and `Queue`, and how they are opened."""
+"""The base class of `ScheduleCollection` and `Queue`, and the function that opens a table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Opened = TypeVar("Opened", bound="PolledTable")
 
 
 class PolledTable:
-    """Base of `ScheduleCollection` and `Queue`: acquires rows of one table as tasks. Usable as a context manager.
+    """Base class of `ScheduleCollection` and `Queue`. It acquires rows of one table as tasks, and is a context manager.
 
     Safe to use from several threads, but not across a fork.
     """
@@ -45,14 +45,14 @@ class PolledTable:
     def poll(self, types: Collection[str] | None = None) -> Task | None:
         """Acquire the row that is due first. Return None if no row is due, or if `max_running` delays all due rows.
 
-        The lease lasts `alive_time`. A caller that needs more time calls `task.heartbeat()`. `types`: only acquire rows
-        of these types (NotSupportedError on `rdb_compat`).
+        The lease lasts `alive_time`. A caller that needs more time calls `task.heartbeat()`. `types`: acquire only rows
+        of these types. On `rdb_compat`, `types` raises NotSupportedError.
         """
         tasks = self.poll_multi(1, types)
         return tasks[0] if tasks else None
 
     def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
-        """Acquire up to `max_acquire` due rows, in the order in which they should run; see `poll`."""
+        """Acquire up to `max_acquire` due rows, in the order in which to run them. The rest is as for `poll`."""
         if types is not None and (isinstance(types, str) or not isinstance(types, Collection)):
             raise ValueError(f"types must be a collection of types like ['report'], got {shown(types)}")
         for each in () if types is None else types:
@@ -60,7 +60,7 @@ class PolledTable:
         return self.source.poll_multi(max_acquire, types)
 
     def close(self) -> None:
-        """Close all connections to the database. May be called repeatedly. A later call of a method connects again."""
+        """Close all connections to the database. The next call of another method connects again."""
         self.store.close()
 
     aclose = async_twin(close)

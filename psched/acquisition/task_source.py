@@ -1,7 +1,4 @@
-"""Acquires due rows of one store as tasks, keeps track of them, and deletes old rows.
-
-Rows that cannot be run (unreadable, cancelled, or without attempts left) are deferred.
-"""
+"""Acquires due rows of one store as tasks, and deletes old rows."""
 
 from __future__ import annotations
 
@@ -26,14 +23,14 @@ log = logging.getLogger(__name__)
 _MAINTENANCE_INTERVAL = 1.0
 """Seconds between two deletions of old rows while tasks run."""
 _MAINTENANCE_SECONDS = 0.05
-"""How many seconds deleting old rows may delay a poll. After this time no further statement begins."""
+"""Seconds that one deletion of old rows may take. After this time it begins no further statement."""
 _MAX_ACQUIRE = 100_000
 _GROWTH = 4
 _LARGEST = 500
-"""If none of the acquired rows can be run, a poll acquires again: `_GROWTH` times as many rows, but at most this many.
-Thousands of rows that cannot be run may be due."""
+"""The maximum number of rows of a repeated acquire. A poll acquires again if none of its rows can be run: each time
+`_GROWTH` times as many rows, up to this number."""
 _MAX_ROUNDS = 50
-"""The maximum number of acquires of one poll. A poll acquires again if none of the acquired rows can be run."""
+"""The maximum number of acquires in one poll. A poll acquires again if none of its rows can be run."""
 
 
 class TaskSource:
@@ -52,12 +49,12 @@ class TaskSource:
         fork_safety.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """In a forked process: forget all tasks, because they belong to the parent."""
+        """Forget all tasks. Called in a forked process, because the tasks belong to the parent."""
         self._acquired: WeakValueDictionary[int, Task] = WeakValueDictionary()
 
     @property
     def held(self) -> list[Task]:
-        """The tasks in flight, in the order in which they were acquired.
+        """The acquired tasks that are not settled yet, in the order in which they were acquired.
 
         Tasks that the caller no longer references are left out.
         """
@@ -72,8 +69,8 @@ class TaskSource:
     ) -> list[Task]:
         """Acquire up to `max_acquire` due rows, earliest first. `types` and `accepts` are as for `LeaseStore.acquire`.
 
-        `ahead`: the caller runs the tasks one after another, renews their leases meanwhile and calls `maintain`. If so,
-        the leases are short, unless `max_acquire` is 1.
+        `ahead`: whether the caller runs the tasks one after another, renews their leases and calls `maintain`. With
+        `ahead` the leases are short if `max_acquire` is more than 1.
         """
         started = not ahead or max_acquire == 1
         claims, deadline = self.fetch_multi(max_acquire, types, not started, accepts, ahead)
@@ -87,9 +84,11 @@ class TaskSource:
         accepts: Accepts | None = None,
         maintains: bool = True,
     ) -> tuple[list[Claim], float]:
-        """Acquire like `poll_multi`. Return the claims, and the earliest end of their leases (boottime).
+        """Acquire up to `max_acquire` due rows.
 
-        `is_prefetch`: whether the runs begin later. `maintains`: whether the caller itself calls `maintain`.
+        Return their claims, and when the first lease ends, in boottime seconds. `types` and `accepts` are as for
+        `LeaseStore.acquire`. `is_prefetch`: whether the runs begin later. `maintains`: whether the caller itself calls
+        `maintain`.
         """
         given: object = max_acquire
         if not isinstance(given, int) or given > _MAX_ACQUIRE:
@@ -116,14 +115,17 @@ class TaskSource:
         return [], 0.0
 
     def release(self, claims: Sequence[Claim], deadline: float) -> None:
-        """Release acquired rows that will not run here. They get back their due times from before the acquire."""
+        """Release acquired rows that this process will not run.
+
+        Each row gets back its due time from before the acquire.
+        """
         try:
             self.store.release_many([claim.lease for claim in claims], deadline, begun=False)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
             log.warning("%d rows were not released: %s; their leases expire", len(claims), one_line(failure))
 
     def adopt(self, claim: Claim, asked: float) -> Task:
-        """Return the task of a row acquired for `alive_time`.
+        """Return the task of an acquired row whose lease lasts `alive_time`.
 
         `asked`: when the acquire was sent, in boottime seconds.
         """
@@ -139,10 +141,10 @@ class TaskSource:
         return self.store.give_back(holder, suspects, self.times.backoff.limit, error, claims)
 
     def maintain(self, idle: bool = False) -> bool:
-        """Delete old rows, if the last deletion is long enough ago. If `idle`, deletions are less frequent.
+        """Delete old rows if the last deletion is long enough ago. Return True if old rows are left.
 
-        Takes at most about `_MAINTENANCE_SECONDS`. Return True if old rows are left. A failure is never raised. The
-        first of several failures in a row is logged, unless the database is unavailable.
+        `idle`: delete less often. A call takes about `_MAINTENANCE_SECONDS` at most. It logs errors and does not raise
+        them.
         """
         now = self._clock()
         if now < self._maintained_at + (self.settlement.maintenance_interval if idle else _MAINTENANCE_INTERVAL):
@@ -169,7 +171,7 @@ class TaskSource:
         return tasks
 
     def _passes_over(self, claim: Claim, now: float) -> bool:
-        """Settle the run if it is no longer wanted. Return whether that is so, even if settling fails.
+        """Settle the run if it must be skipped. Return whether it must be skipped; True after an error.
 
         `now`: the time of the acquire, by the database's clock.
         """

@@ -11,30 +11,28 @@ from psched.store import Accepts, Wakeup
 from psched.store.type_filter import TypeFilter
 
 _FRESH = 2.0
-"""Seconds after a look-up of types for which a busy worker uses its result."""
+"""Seconds for which a busy worker uses the result of a look-up of types."""
 _SHARE = 0.05
 """The largest share of its time that a busy worker spends on looking up types."""
 _ALWAYS = 64
-"""The maximum number of exact type names that are all passed to every acquire, so that it finds a row of a new type
-immediately.
+"""The maximum number of accepted type names for which every acquire gets all of them.
 
-If there are more names, acquires get only the types that have rows, because each name makes an acquire slower.
+With more names, an acquire gets only the types that have rows, because each name makes an acquire slower. With all
+names, an acquire finds rows of a new type at once.
 """
 _TOO_MANY_TYPES = 2
-"""A look-up returns every type that has rows. If these are more than this many times the number of accepted names, the
-look-ups end, and later queries name the accepted types."""
+"""The look-ups of types end when they find more than this many types for each accepted name. From then on, queries name
+all accepted types."""
 
 
 class TypesWithRows:
-    """Chooses the types to acquire from one source, among those that a filter accepts.
+    """Chooses which of the accepted types to acquire from one source. Safe to use from several threads.
 
-    Safe to use from several threads.
-
-    - A filter that accepts everything: no type is passed to the store.
-    - A few exact names: they are passed to the store.
-    - Any other filter: each query for the next due time also looks up which accepted types have rows. An idle worker
-      therefore knows every new type. A busy worker looks up types every few seconds. The look-ups end if the filter has
-      only exact names and more than twice as many types have rows: then all names are passed to the store.
+    - A filter that accepts every type: the store gets no types.
+    - A filter of a few exact names: the store gets all of them.
+    - Any other filter: the store gets the accepted types that have rows. Each query for the next due time also looks up
+      these types, and a busy worker looks them up every few seconds. If the filter has only exact names, and more than
+      twice as many types have rows, the look-ups end. The store then gets all names.
     """
 
     def __init__(self, source: TaskSource, wanted: TypeFilter, clock: Clock = monotonic) -> None:
@@ -57,9 +55,9 @@ class TypesWithRows:
         self._store.prepare(self._present if self._selects_by_type else None)
 
     def to_acquire(self) -> tuple[Collection[str] | None, Accepts | None]:
-        """Return the `types` and `accepts` for the next `TaskSource.poll_multi`.
+        """Return the arguments `types` and `accepts` for the next `TaskSource.poll_multi`.
 
-        After an idle time these are the types that the last `next_due` found.
+        After an idle time, `types` are those that the last `next_due` found.
         """
         if not self._selects_by_type:
             return None, self._accepts
@@ -72,14 +70,14 @@ class TypesWithRows:
         return self._present, None
 
     def open_wakeup(self) -> Wakeup | None:
-        """Return a new wake-up listener for one thread and the accepted types."""
+        """Return a new wake-up listener for the accepted types. Only one thread may use it."""
         return self._source.open_wakeup(self._accepts)
 
     def next_due(self, is_busy: bool = False) -> float | None:
-        """Return the seconds until a row is due, or None without a row; see `LeaseStore.next_due`.
+        """Return the seconds until a row is due, or None if there is no row.
 
-        Also look up which accepted types have rows, if the class needs this look-up (see above). `is_busy`: the worker
-        is not idle, so `to_acquire` looks types up again after a few seconds, and does not wait for the next idle time.
+        Also looks up which accepted types have rows, if the filter needs this look-up. `is_busy`: whether `to_acquire`
+        must repeat the look-up after a few seconds, because the worker is not idle.
         """
         if not self._selects_by_type:
             return self._store.next_due(accepts=self._accepts)

@@ -1,4 +1,4 @@
-"""Defers acquired rows that cannot be run: unreadable, cancelled, or without attempts left."""
+"""Retries or settles acquired rows that cannot be run, such as unreadable or cancelled rows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from psched.store import LeaseStore
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
-"""The maximum number of keys whose last problem is remembered, so that it is logged only once. Problems of further keys
-may be logged repeatedly."""
+"""The maximum number of keys whose last problem is remembered. The problem of a remembered key is logged only once."""
 _MANY = 100
-"""A number of attempts after which every growing retry wait has reached its maximum."""
+"""A number of attempts so large that every growing retry wait has reached its maximum."""
 LOST_ATTEMPTS = "all allowed attempts began, but none was settled: their workers died or lost their leases"
 """The error of a task if all its allowed attempts began, but none was settled."""
 
 
 class RunnableFilter:
-    """Defers the claims that cannot be run. Safe to use from several threads."""
+    """Retries or settles the claims that cannot be run. Safe to use from several threads."""
 
     def __init__(self, store: LeaseStore, settlement: Settlement, times: LeaseTimes, clock: Clock) -> None:
         self._store = store
@@ -67,16 +66,16 @@ class RunnableFilter:
             log.error("key=%s cannot be run: %s; retrying later", key, problem)
 
     def _is_only_retried(self, claim: Claim) -> bool:
-        """Return whether a retry is enough for the row: it has attempts left, and no cancel was requested."""
+        """Return whether the row has attempts left and no cancel was requested."""
         allowed = self._settlement.attempts_allowed(claim.row, None)
         return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
 
     def _defer(self, unrunnable: Sequence[tuple[Claim, str]]) -> None:
-        """Make the rows of these claims due later.
+        """Retry or settle the rows of these claims.
 
-        One statement defers the rows for which a retry is enough; the other rows are settled one by one. If the
-        database refuses the statement, all rows are settled one by one. If the database does not answer, the rows are
-        due when their leases end.
+        One statement retries the rows that have attempts left and no cancel request. The other rows are settled one by
+        one. If the database refuses the statement, all rows are handled one by one. If the database does not answer,
+        the rows are due when their leases end.
         """
         together: list[tuple[Claim, str]] = []
         alone: list[tuple[Claim, str]] = []
@@ -101,7 +100,7 @@ class RunnableFilter:
             self._defer_alone(claim, reason)
 
     def _retry_of(self, claim: Claim, reason: str) -> Retry:
-        """Return the retry that defers the row.
+        """Return the retry of a row that cannot be run.
 
         The row of a schedule waits for the longest retry wait, and the attempt does not count. A queue task waits as
         after a failure.
@@ -112,7 +111,7 @@ class RunnableFilter:
         return Retry(claim.lease, self._wait(_MANY), reason, version, counted=False)
 
     def _defer_alone(self, claim: Claim, reason: str) -> None:
-        """Defer one row by itself. If it has no attempts left or was cancelled, settle it for good instead."""
+        """Retry one row. If it has no attempts left or was cancelled, settle it for good."""
         try:
             if self._is_only_retried(claim):
                 retry = self._retry_of(claim, reason)
@@ -129,7 +128,7 @@ class RunnableFilter:
 
 
 def _has_usable_lease(claim: Claim) -> bool:
-    """Return whether bulk statements can use the key and the fence. On SQLite either may have a wrong type."""
+    """Return whether bulk statements can use the key and the fence. On SQLite both may have a wrong type."""
     key: object = claim.lease.key
     fence: object = claim.lease.fence
     return isinstance(key, str) and "\0" not in key and isinstance(fence, int)

@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class _Undeclared:
     """A class that no function uses as an annotation.
 
-    Because of it, the first overload of `Decorator` matches only functions whose first parameter accepts any object.
+    The first overload of `Decorator` uses it to match only functions whose first parameter accepts any object.
     """
 
 
@@ -56,7 +56,7 @@ class App(Router):
     """The tasks of an application. Decorating a function registers it. One daemon can run several Apps."""
 
     def __init__(self, *, owner: str | None = None) -> None:
-        """`owner`: the default owner of schedules that the App declares. Raises ConfigError."""
+        """`owner`: the default owner of schedules that the App declares. Raises ConfigError for an invalid owner."""
         try:
             self._owner = check_owner(owner)
         except ValueError as error:
@@ -218,13 +218,16 @@ class App(Router):
         return self._queue.own
 
     def route(self, type: str) -> HandlerFactory | None:
-        """Return the factory of handlers for this type, or None. If several match, use the one registered first."""
+        """Return the factory of handlers for this type, or None.
+
+        If several registered types match, the first one counts.
+        """
         return next((factory for pattern, factory in self._routes.items() if matches(pattern, type)), None)
 
     def routed_types(self) -> Collection[Pattern] | None:
         """Return the registered types and expressions.
 
-        Return None, which means any type, if a subclass overrides `route`.
+        If a subclass overrides `route`, return None, which means any type.
         """
         return tuple(self._routes) if type(self).route is App.route else None
 
@@ -257,7 +260,7 @@ class App(Router):
 
 
 class FunctionHandler(CallingHandler):
-    """Runs the function of one task. The options of the type are class attributes, so that no run has to set them."""
+    """Runs the function of one task. The options of the task's type are class attributes."""
 
     _function: ClassVar[TaskFunction[..., Any]]
     _finishes: ClassVar[bool]
@@ -280,13 +283,13 @@ class FunctionHandler(CallingHandler):
         return type(cls.__name__, (cls,), attributes)
 
     def perform(self) -> None:
-        """Call the function. If the result is awaitable, await it. Then finish the task by `conclude`."""
+        """Call the function, and await the result if it is awaitable. Then finish the task."""
         value = self.awaited(self._function.parameters.call(self.task))
         if self._finishes and not self.task.settled:
             self.task.conclude(self._result(value) if self._stores_result else NO_RESULT)
 
     def _result(self, value: Any) -> Any:
-        """Return the result to store, or NO_RESULT if the run can store no result (see `Task.result_problem`)."""
+        """Return the result to store, or NO_RESULT if the run cannot store one."""
         if self.task.result_problem is not None:
             return NO_RESULT
         try:

@@ -20,7 +20,7 @@ class Dispatch(Router):
     """Routes tasks by their type. Subclass it and set `routes`; no instance is created.
 
     The first route that matches wins. A handler may be given as a string, which is looked up when all modules are
-    loaded: `"Handler"` in the module that defines `routes`, `"pkg.mod:Handler"` in any module.
+    loaded. `"Handler"` is in the module that defines `routes`, `"pkg.mod:Handler"` in any module.
     """
 
     routes: ClassVar[Routes] = {}
@@ -37,15 +37,18 @@ class Dispatch(Router):
     def routed_types(cls) -> Collection[Pattern] | None:
         """Return the patterns of `routes`. Only rows of matching types are acquired.
 
-        If a subclass overrides `route`, its types are not known, so return None, which means any type. Such a subclass
-        may override `routed_types`, too.
+        If a subclass overrides `route`, return None, which means any type. Such a subclass may also override
+        `routed_types`.
         """
         is_ours = getattr(cls.route, "__func__", None) is Dispatch.__dict__["route"].__func__
         return tuple(cls.routes) if is_ours else None
 
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> Router:
-        """Return a subclass with the options given in `app:`. Raises ConfigError if this method is not overridden."""
+        """Return a subclass with the options of the key `app` in the configuration.
+
+        A Dispatch class with options overrides this method. The method of Dispatch itself raises ConfigError.
+        """
         raise ConfigError("this application takes no options in `app:`; remove them")
 
     @classmethod

@@ -1,7 +1,7 @@
-"""Converts values of annotated types to JSON values and back, by cattrs. Nothing is guessed: the text `"5"` is no int.
+"""Converts values of annotated types to JSON values and back by cattrs. Nothing is guessed: the text `"5"` is no int.
 
-As cattrs takes 0.1 s to import, `parameters` imports this module only at the first conversion, and the master imports
-this module before it forks.
+The import of cattrs takes 0.1 s. So `parameters` imports this module only at the first conversion. The master imports
+it before it forks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def restorer(annotation: Any) -> Callable[[Any, str], Any]:
     """Return a function that converts a JSON value to a value of the type `annotation`.
 
     The returned function takes the JSON value and its path, and raises ValueError for a wrong value. `restorer` itself
-    raises TypeError for a type that cannot be converted.
+    raises TypeError for a type that it does not support.
     """
     kind = Any if annotation in (Signature.empty, object) else annotation
     check_type(kind)
@@ -63,7 +63,7 @@ def restorer(annotation: Any) -> Callable[[Any, str], Any]:
 
 
 def difference(given: Any, restored: Any, path: str) -> str | None:
-    """Return an error for the first part in which `restored` differs from `given`, or None. A list equals a tuple.
+    """Return a message about the first difference between the two values, or None. A list equals a tuple.
 
     Lists, mappings and objects are compared part by part, because the `==` of a class may ignore fields.
     """
@@ -109,7 +109,7 @@ def _are_equal(given: Any, restored: Any) -> bool:
 
 
 def _field_names(value: Any) -> list[str]:
-    """Return the names of the fields that are stored or compared by `==`. Caches, locks and the like are left out."""
+    """Return the names of the fields that are stored or compared by `==`."""
     if attrs.has(type(value)):
         return [field.name for field in attrs.fields(type(value)) if field.init or field.eq]
     return [each.name for each in dataclass_fields(value) if each.init or each.compare] if is_dataclass(value) else []
@@ -136,9 +136,9 @@ def _type_name(kind: Any) -> str:
 
 
 def _checked(expected: str, *kinds: type, make: Callable[[Any], Any] | None = None) -> Callable[[Any, Any], Any]:
-    """Return a hook that passes JSON values of these `kinds` to `make`, or returns them unchanged if `make` is None.
+    """Return a hook that refuses JSON values other than these `kinds`, and converts the others by `make`.
 
-    True and false do not count as numbers.
+    True and false do not count as numbers. Without `make`, the hook returns the value itself.
     """
 
     def structure(value: Any, kind: Any) -> Any:
@@ -154,7 +154,7 @@ def _checked(expected: str, *kinds: type, make: Callable[[Any], Any] | None = No
 
 
 def _list_hook(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
-    """Return a hook that refuses anything but a JSON list, and otherwise calls cattrs' own hook.
+    """Return a hook that refuses anything but a JSON list, and passes a list to cattrs' own hook.
 
     Without this check, cattrs would split a text into characters.
     """
@@ -167,7 +167,7 @@ def _list_hook(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
 
 
 _wrapped: list[Any] = []
-"""The types for which `_list_hook` is getting cattrs' own hook."""
+"""The types for which `_list_hook` is now asking cattrs for its own hook. It prevents an endless recursion."""
 _LIST = _checked("a list", list, tuple)
 
 
@@ -185,7 +185,10 @@ def _is_plain_union(kind: Any) -> bool:
 
 
 def _plain_union_hook(kind: Any) -> Callable[[Any, Any], Any]:
-    """Return a hook whose error message shows the value. Whole numbers count as numbers; true and false do not."""
+    """Return a hook for a union such as `int | str`. Its error message shows the value.
+
+    A whole number counts as a float. True and false do not.
+    """
     classes = {*get_args(kind)} | ({int} if float in get_args(kind) else set())
 
     def structure(value: Any, kind: Any) -> Any:
@@ -201,7 +204,7 @@ def _is_literal(kind: Any) -> bool:
 
 
 def _literal_hook(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
-    """Return a hook whose error message names the permitted values."""
+    """Return a hook for a `Literal`. Its error message names the permitted values."""
     choices = [(converter.unstructure(each), each) for each in get_args(kind)]
     expected = ", ".join(shown(stored) for stored, _ in choices)
 
@@ -215,14 +218,14 @@ def _literal_hook(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
 
 
 def _named_tuple_hook(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
-    """Return a hook for named tuples whose annotations are text, which cattrs' own hook does not support."""
+    """Return a hook for named tuples whose annotations are text. cattrs' own hook does not support them."""
     parts: Any = tuple[tuple(get_type_hints(kind).values())]  # type: ignore[misc]
     structure = converter.get_structure_hook(parts)
     return lambda value, _: kind(*structure(value, parts))
 
 
 def _class_hook(kind: Any) -> Callable[[Any], Any]:
-    """Return a function that turns an object of a dataclass or attrs class into a dict, by the values of its fields."""
+    """Return a function that turns an object of a dataclass or attrs class into a dict of its fields."""
     declared = attrs.fields(kind) if attrs.has(kind) else dataclass_fields(kind)
     names = [field.name for field in declared if field.init]
     return lambda value: {name: _CONVERTER.unstructure(getattr(value, name)) for name in names}
@@ -258,7 +261,7 @@ def check_type(kind: Any, seen: frozenset[type] = frozenset()) -> None:
 
 
 def _is_text(kind: Any) -> bool:
-    """Return whether values of this type are text, so that they can be names in a JSON object."""
+    """Return whether a value of this type can be a name in a JSON object."""
     if isinstance(kind, NewType):
         return _is_text(kind.__supertype__)
     origin, parts = get_origin(kind), get_args(kind)
@@ -274,7 +277,6 @@ def _is_text(kind: Any) -> bool:
 
 
 def _field_types(kind: type) -> list[Any]:
-    """Return the types of the fields of a class. Raises TypeError."""
     fields = getattr(kind, "__dataclass_fields__", {}) if is_dataclass(kind) else {}
     for field in fields.values():
         if field._field_type is _FIELD_INITVAR and field.default is MISSING:
@@ -290,7 +292,7 @@ def _field_types(kind: type) -> list[Any]:
 
 
 def _hook_of(kind: Any) -> Callable[[Any, Any], Any]:
-    """Return the function that turns a JSON value into a value of this type. Raises TypeError."""
+    """Return a function that converts a JSON value to this type. Raises TypeError."""
     try:
         hook: Callable[[Any, Any], Any] = _CONVERTER.get_structure_hook(kind)
     except StructureHandlerNotFoundError as error:

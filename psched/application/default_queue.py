@@ -1,4 +1,4 @@
-"""The queue to which task functions submit: their app's queue, or the process's default (`psched.configure`)."""
+"""The queue to which task functions submit: the queue of their app, or else the default queue of the process."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class DefaultQueue:
         fork_safety.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """In a forked process: create a new lock, as the thread that held the old lock may be gone."""
+        """Create a new lock. Called in a forked process, because a thread of the parent may hold the old lock."""
         self._lock = threading.RLock()
 
     def configure(self, config: Config | Queue | OpensQueue | None, environment: str | None = None) -> None:
-        """Use the queue of `config` from now on. Close the previous queue, unless it was given as a Queue.
+        """Use the queue of `config` from now on. Close the previous queue if this object opened it.
 
-        None: undo the configuration. Raises ConfigError.
+        `config` None removes the configured queue. Raises ConfigError.
         """
         given, configured = None, None
         if isinstance(config, Queue):
@@ -66,12 +66,12 @@ class DefaultQueue:
             self._configured, self._given, self._queue = configured, given, given
 
     def provide(self, open: Callable[[], Queue]) -> None:
-        """Set a fallback: `open` returns the queue if no queue was configured before the first use."""
+        """Set the function that opens the queue if `configure` has set none."""
         with self._lock:
             self._configured = self._configured or open
 
     def serve(self, settings: Settings) -> None:
-        """Inside a worker: use the queue in the worker's settings, unless `configure` or `provide` has set a queue."""
+        """Use the queue in the worker's settings, if neither `configure` nor `provide` has set a queue."""
         self._workers = None if settings.queue is None else partial(open_configured_queue, settings)
 
     @property
@@ -102,7 +102,7 @@ default_queue = DefaultQueue()
 
 
 class AppQueue:
-    """The queue of one app: its own queue, or the default of the process."""
+    """The queue of one app. If the app has opened none, it is the default queue of the process."""
 
     own: Queue | None = None
 

@@ -14,7 +14,7 @@ from psched import fork_safety as forks
 
 
 class EventLoops:
-    """Gives each thread its own event loop, which is created at the first call."""
+    """Gives each thread its own event loop. The loop is created at the first call."""
 
     def __init__(self) -> None:
         self._own = threading.local()
@@ -27,7 +27,7 @@ class EventLoops:
         return runner
 
     def close(self) -> None:
-        """Close the loop of the calling thread. Its remaining coroutines are cancelled and awaited."""
+        """Cancel and await the remaining coroutines of the calling thread's loop. Then close the loop."""
         runner: asyncio.Runner | None = vars(self._own).pop("runner", None)
         if runner is not None:
             runner.close()
@@ -43,7 +43,7 @@ class CancellableRun:
         self._cancelled = False
 
     def reset_after_fork(self) -> None:
-        """In a process that a handler forked: create a new lock, as the thread that held the old lock may be gone."""
+        """Create a new lock. Called in a process that a handler forked, because the old lock may be held for ever."""
         self._lock = threading.Lock()
 
     def run(self, awaitable: Awaitable[object], runner: asyncio.Runner) -> object:

@@ -1,4 +1,4 @@
-"""Base classes of handlers, and of deciders, which decide how to settle a failed run.
+"""Base classes of handlers and of deciders. A decider decides how a failed run is settled.
 
 Used in child processes and by the embedded scheduler.
 """
@@ -18,7 +18,7 @@ from psched.task import Task
 from psched.telemetry import emit
 
 _LONGEST_TRACE = 6000
-"""How many characters at the end of a traceback are kept."""
+"""The maximum number of characters that are kept of a traceback: its end."""
 
 
 class Handler(Protocol):
@@ -41,7 +41,7 @@ class UndefinedDecisionError(Exception):
 class Decider:
     """Decides how to settle a run.
 
-    Each public method of a subclass is a decision, with keyword arguments about the case.
+    Each public method of a subclass is a decision. Its keyword arguments describe the case.
     """
 
     def __init__(self, handler: Base) -> None:
@@ -53,7 +53,7 @@ class Decider:
         return self.handler.task
 
     def decide(self, decision: str, **options: Any) -> Any:
-        """Call the method of this name. Raises UndefinedDecisionError if no such method exists."""
+        """Call the method named `decision`. Raises UndefinedDecisionError if no such method exists."""
         known = [name for name in dir(self) if not name.startswith("_") and name not in vars(Decider)]
         methods = {name: method for name in known if callable(method := getattr(self, name))}
         if decision not in methods:
@@ -71,8 +71,7 @@ class DefaultDecider(Decider):
         If `retry_wait` is None, the configured wait applies. A wait of the schedule takes precedence over both.
 
         A run that is already settled, or was asked to stop, is not changed. If the lease of this run is lost, `error`
-        is raised again, because the run cannot be settled. If `error` is about the lost lease of another task, this run
-        is retried.
+        is raised again. If `error` is about the lost lease of another task, this run is retried.
         """
         task = self.task
         if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
@@ -100,9 +99,8 @@ class Base:
     """
 
     timeout: float | None = None
-    """Seconds after which a run is stopped, to be tried again. A timeout of the schedule takes precedence. None: the
-    configured `task_timeout`.
-    """
+    """Seconds after which a run is stopped and retried. A timeout of the schedule takes precedence. None: the
+    configured `task_timeout`."""
 
     retention_time: float | None = None
     """How many seconds a finished queue task is kept with its result; None: the configured time."""
@@ -146,7 +144,7 @@ class Base:
         """
 
     def decide(self, decision: str, **options: Any) -> Any:
-        """Call the decider's method of this name. Raises UndefinedDecisionError if no such method exists."""
+        """Call the decider's method named `decision`. Raises UndefinedDecisionError if no such method exists."""
         return self.decider(self).decide(decision, **options)
 
 
@@ -166,7 +164,7 @@ class CallingHandler(Base):
             self._running.cancel()
 
     def awaited(self, result: Any) -> Any:
-        """Return `result`, which the function has returned. If `result` is awaitable, await it and return its value."""
+        """Return the result of the function. If `result` is awaitable, await it first."""
         if result is None or not inspect.isawaitable(result):
             return result
         self._running = CancellableRun()
@@ -176,7 +174,7 @@ class CallingHandler(Base):
 
 
 def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff | None = None) -> None:
-    """Report `error`. Then retry the task, unless the task is settled or has a `stop_reason`. Raises like `Task.retry`.
+    """Report `error`. Then retry the task if it is not settled and has no `stop_reason`. Raises like `Task.retry`.
 
     `retry_wait`: the wait of the task's type. A wait of the task's schedule takes precedence. An UnstorableResultError
     is not retried: the task fails for good.
@@ -193,8 +191,7 @@ def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff |
 def describe_error(error: BaseException) -> str:
     """Return the text of the error with the end of its traceback. This text is stored with the row.
 
-    An ArgumentsError gets no traceback: psched's own check of the data raises it, so the traceback would not help
-    users.
+    The text of an ArgumentsError has no traceback, because psched's own check of the data raises it.
     """
     if isinstance(error, ArgumentsError):
         return repr(error)

@@ -42,8 +42,8 @@ class ApplicationSpec:
     include: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     sections: tuple[tuple[str, ApplicationSpec], ...] = ()
-    """The spec of each section, if the sections have different specs. Then the fields above hold the applications,
-    folders and modules of all sections."""
+    """The spec of each section, if the sections differ. The other fields then hold the applications, folders and
+    modules of all sections."""
 
 
 def load(spec: ApplicationSpec) -> Application:
@@ -104,7 +104,7 @@ def _is_router(found: object) -> TypeGuard[Router]:
 
 
 def _lookup(name: str, required: dict[str, ModuleType]) -> object:
-    """Return the object `name`. The part before `:` is an importable module, or a required file (stem or path)."""
+    """Return the object `name`. The part before `:` is a module, or the stem or path of a required file."""
     module_name, _, attribute = name.rpartition(":")
     if not attribute:
         raise ConfigError(f"{name!r} is not the name of an application; expected `module:NAME`")
@@ -135,9 +135,9 @@ def import_module(name: str) -> ModuleType:
 def import_file(file: str) -> ModuleType:
     """Return the module in `file`. Each file is loaded once per process.
 
-    Raises ConfigError whose cause is the original error. In sys.modules the module is called by the file's stem, unless
-    that name is taken. The file's folder is appended to the import path, so that the module can import its neighbours,
-    but these do not hide installed modules.
+    Raises ConfigError whose cause is the original error. In sys.modules the module has the name of the file's stem, or
+    another name if this one is taken. The file's folder becomes the last folder of the import path. So the module can
+    import its neighbours, and they hide no installed modules.
     """
     path = Path(file).resolve()
     if not os.path.isfile(path):  # noqa: PTH113 – as in `load_modules`
@@ -160,7 +160,10 @@ def find(module: ModuleType, name: str) -> Any:
 
 
 def _free_name(path: Path) -> str:
-    """Return a name in sys.modules that is not taken, so that a file such as `calendar.py` hides no other module."""
+    """Return a name for the file's module that sys.modules does not contain.
+
+    So a file such as `calendar.py` hides no other module.
+    """
     stem = path.stem
     if stem in sys.modules or not stem.isidentifier():
         return f"{stem}@{path}"

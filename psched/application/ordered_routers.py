@@ -1,4 +1,4 @@
-"""The application of a daemon: its routers, which are asked in order."""
+"""The application of a daemon. It asks its routers in order."""
 
 from __future__ import annotations
 

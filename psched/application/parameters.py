@@ -1,7 +1,4 @@
-"""The parameters of a task's function.
-
-They define how a call is stored as data, and how that data is converted back to a call.
-"""
+"""Stores a call of a task's function as data, and converts the data back to a call."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from psched.errors import ArgumentsError, ConfigError
 from psched.task import Task
 
 NOTES = "_"
-"""The prefix of names in the data that are no arguments, but notes which a run leaves for the next attempt."""
+"""The prefix of names in the data that are not arguments. A run keeps notes for the next attempt under such names."""
 
 _PLAIN = (str, int, float, bool)
 """Types whose values are JSON values already."""
@@ -45,7 +42,7 @@ class _Conversion:
         return stored if type(stored) is self.plain else self.restore(stored, path)
 
     def stored(self, value: Any, path: str) -> Any:
-        """Return the JSON value of `value`. Raises ValueError unless `restored` would return an equal value."""
+        """Return the JSON value of `value`. Raises ValueError if `restored` would not return an equal value."""
         if type(value) is self.plain:
             return value
         from psched.application.conversion import difference, unstructure  # noqa: PLC0415
@@ -69,12 +66,10 @@ class Parameters:
         self._signature = _signature_of(function)
         given = list(self._signature.parameters.values())
         self.run = given[0].name if given and _gets_run(given[0], function) else None
-        """The name of the parameter that gets the Task, if there is one."""
+        """The name of the parameter that gets the Task, or None."""
         others = given if self.run is None else given[1:]
         self._extra = next((each.name for each in others if each.kind is each.VAR_KEYWORD), None)
-        """The name of the parameter that takes all other named arguments, such as `kwargs` in `**kwargs`, if there is
-        one.
-        """
+        """The name of the parameter for all other named arguments, such as `kwargs` in `**kwargs`, or None."""
         own = [each for each in others if each.kind is not each.VAR_KEYWORD]
         self._own = {parameter.name: parameter for parameter in own}
         self._required = [
@@ -150,9 +145,9 @@ class Parameters:
         return self._function(*bound.args, **bound.kwargs)
 
     def restored(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert `data`, which `stored` has returned, back to arguments.
+        """Convert the data that `stored` has returned back to arguments.
 
-        Raises ArgumentsError, which names each difference.
+        Raises ArgumentsError. The message names each difference.
         """
         values, faults = {}, [f"{name} is missing" for name in self._required if name not in data]
         for name, value in data.items():
@@ -173,11 +168,11 @@ class Parameters:
         return values
 
     def stored_result(self, value: Any) -> Any:
-        """Return the result of the function as a JSON value. Raises ValueError."""
+        """Return `value`, a result of the function, as a JSON value. Raises ValueError."""
         return self._result_conversion().stored(value, f"the result of {self.name}")
 
     def restored_result(self, stored: Any) -> Any:
-        """Return the result of the function, converted back from the JSON value. Raises ValueError."""
+        """Convert the JSON value of a result back. Raises ValueError."""
         return self._result_conversion().restored(stored, f"the result of {self.name}")
 
     def _without_annotations(self) -> inspect.Signature:

@@ -1,4 +1,4 @@
-"""The base class of routers, which find the handler for a type of task."""
+"""The base class of routers. A router finds the handler for a type of task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Routes = Mapping[Pattern, HandlerFactory | str]
 class Router(ABC):
     """Finds the handler for a type of task.
 
-    An App is a router; so is a Dispatch class, of which no instance is created.
+    An App is a router. A Dispatch class is a router itself; no instance of it is created.
     """
 
     @abstractmethod
@@ -32,7 +32,10 @@ class Router(ABC):
         """Return the patterns of all routes. Only rows of matching types are acquired. None means any type."""
 
     def with_options(self, options: Mapping[str, Any]) -> Router:
-        """Return a router with the options given in `app:`. Raises ConfigError for unknown options."""
+        """Return a router with the options of the key `app` in the configuration.
+
+        Raises ConfigError for unknown options.
+        """
         raise ConfigError("this application takes no options in `app:`; remove them")
 
     def check(self) -> None:  # noqa: B027 – a router may have nothing to check
@@ -47,7 +50,7 @@ class Router(ABC):
 
 
 def check_pattern(pattern: object) -> Pattern:
-    """Return `pattern`. Raises ConfigError unless it is a valid task type, or a regular expression for text."""
+    """Return `pattern`. Raises ConfigError if it is neither a valid task type nor a regular expression for text."""
     if isinstance(pattern, str) and pattern:
         try:
             return check_key(pattern, "a task type")

@@ -14,7 +14,7 @@ from psched.schedules.validation import Terms
 from psched.schedules_file.declared import FORMS, DeclaredSchedules
 
 _OWN = {"cron", "every", "at", "key", "type", "data", "delay", "timezone"}
-"""The options of `@app.schedule` that are not in `Terms`."""
+"""The options of `@app.schedule` that `Terms` does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,10 @@ class Declaration:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     def schedule(self, task: TaskFunction[..., Any] | None) -> NewSchedule:
-        """Return the schedule. `task`: the app's task for the decorated function, or None. Raises ConfigError."""
+        """Return the schedule. Raises ConfigError.
+
+        `task`: the task that the app made of the decorated function, or None.
+        """
         if task is None:
             raise ConfigError(f"{self.place}: @app.schedule is for tasks of the app; add @app.task()")
         type_ = task.type if self.type is None else self.type
@@ -58,7 +61,7 @@ def check_names(options: Iterable[str]) -> None:
 
 
 def cron_of(cron: str | None, every: str | float | None, at: str | None) -> str:
-    """Return the given argument in the syntax of `cron`. Raises ConfigError unless exactly one argument was given."""
+    """Return the given one of the three arguments in the syntax of `cron`. Raises ConfigError for none or several."""
     given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
     if len(given) != 1:
         found = " and ".join(given) if given else "none"

@@ -139,22 +139,22 @@ class TaskFunction(Generic[P, R_co]):
         return self.parameters.call(task)
 
     def stored_result(self, value: Any) -> Any:
-        """Return the result of the function as a JSON value. Raises ValueError."""
+        """Return `value`, a result of the function, as a JSON value. Raises ValueError."""
         return self.parameters.stored_result(value)
 
     def restored_result(self, stored: Any) -> Any:
-        """Return the result of the function, converted back from the JSON value. Raises ValueError."""
+        """Convert the JSON value of a result back. Raises ValueError."""
         return self.parameters.restored_result(stored)
 
 
 class TaskFunctionWithRun(TaskFunction[P, R_co]):
-    """For type checkers: a TaskFunction whose function takes the run as its first argument.
+    """A TaskFunction whose function takes the Task as its first argument. It exists for type checkers.
 
-    The parameters `P` do not include the run.
+    The parameters `P` do not include this argument.
     """
 
     def __call__(self, task: Task, /, *args: P.args, **kwargs: P.kwargs) -> R_co:  # type: ignore[override]
-        """Call the function directly, in this process, with any Task."""
+        """Call the function directly, in this process. Any Task can be its first argument."""
         raise NotImplementedError
 
 

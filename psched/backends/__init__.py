@@ -44,12 +44,10 @@ def open_stores(type_: str, settings: StoreSettings) -> Stores:
 
 
 def check_name(type_: str) -> None:
-    """Raise ConfigError unless `type_` can name a backend.
+    """Raise ConfigError if `type_` cannot name a backend.
 
-    Imports nothing, because a configuration may be checked as root.
-
-    A name with a dot names a module of a third-party package. Only the package is looked up, because to look inside,
-    Python would import the package.
+    Imports nothing, because a configuration may be checked as root. For a module of a third-party package, only the
+    existence of the package is checked, because Python would import the package to find the module.
     """
     name = _module(type_)
     known = all(part.isidentifier() for part in name.split("."))
@@ -69,7 +67,7 @@ def is_driver_error(error: BaseException) -> bool:
 _NO_ACCESS = ("unable to open database file", "attempt to write a readonly database")
 """Messages of SQLite if the user lacks a right to the file or its folder."""
 _NO_DATABASE = re.compile(r'database ".*" does not exist|Unknown database|DB index is out of range')
-"""Matches messages of PostgreSQL, MariaDB and Redis which say that the database does not exist."""
+"""Matches messages of PostgreSQL, MariaDB and Redis about a database that does not exist."""
 
 
 def database_problem(
@@ -77,8 +75,8 @@ def database_problem(
 ) -> str:
     """Return one sentence for people about a driver's error.
 
-    `url`: without its password. `is_away`, `is_refused`: the results of the store's `is_unavailable` and `is_refused`.
-    `in_doctor`: whether `psched doctor` reports the error.
+    `url`: the URL without its password. `is_away`, `is_refused`: the results of the store's `is_unavailable` and
+    `is_refused`. `in_doctor`: whether `psched doctor` reports the error.
     """
     problem = one_line(error)
     if is_away:

@@ -57,7 +57,10 @@ class Moment:
         return int(first <= self.instant(zone) <= last)
 
     def instant(self, zone: ZoneInfo) -> int:
-        """Return the instant of the wall time: the first if there are two, the end of the gap if it is in a gap."""
+        """Return the instant of the wall time. If there are two, return the first.
+
+        If clocks skip the wall time, return the end of the gap.
+        """
         before = offset_of_wall(zone, self.wall)
         instant = self.wall - before
         skipped = offset_at(zone, instant) - before

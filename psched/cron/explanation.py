@@ -45,7 +45,7 @@ def in_words(cron: str, dialect: CronDialect = "vixie") -> str:
 
 
 def why(cron: str, timezone: str, at: date, dialect: CronDialect = "vixie") -> DateVerdict:
-    """Return whether the date `at` (or the wall time, if `at` is a `datetime`) matches in `timezone`, and why.
+    """Return whether `at` matches in `timezone`, and why. A `datetime` is a wall time.
 
     Raises ConfigError like `parse` and `load_zone`.
     """

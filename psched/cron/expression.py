@@ -1,7 +1,7 @@
 """Parses cron expressions, with one-line errors, and matches them against wall times.
 
-croniter is only used to expand single terms of a list (`1-5/2`, `fri`), which are checked here first. croniter misreads
-some whole expressions: `8-8` as "every", `22-2` as a range over midnight, `6,1#3` without the 6.
+croniter only expands single terms of a list, such as `1-5/2` or `fri`, after this module has checked them. croniter
+misreads some whole expressions: `8-8` as "every", `22-2` as a range over midnight, `6,1#3` without the 6.
 
 A wall time is an int: seconds since 1970-01-01 00:00 in local time, without a time zone.
 """
@@ -48,7 +48,7 @@ number of days of the month."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expression:
-    """A parsed cron expression. `once` and `whole_hours` (perfectsched) are explained in `psched.cron.occurrences`."""
+    """A parsed cron expression. `psched.cron.occurrences` explains `once` and `whole_hours`."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -73,7 +73,7 @@ class Expression:
         return None if found is None else found * DAY + self._time(passed if found == day else 0)
 
     def count_walls(self, low: int, high: int) -> int:
-        """Return how many wall times from `low` to `high`, both included, match.
+        """Return the number of matching wall times from `low` to `high`, both included.
 
         The cost grows with the number of months.
         """
@@ -127,8 +127,7 @@ class Expression:
     def _months_from(self, day: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield the matching months, beginning with the month of `day`.
 
-        For each month, yield the number of the day before the month's first day (in days since 1970), and the matching
-        days of the month.
+        Each month is given by the day before its first day, in days since 1970, and by its matching days.
         """
         start = date.fromordinal(day + _EPOCH)
         for year in range(start.year, MAXYEAR + 1):
@@ -159,7 +158,10 @@ class DayRule:
         return day in self.days or (self.last_day and day == length)
 
     def fits_weekday(self, day: int, weekday: int, length: int) -> bool:
-        """Return whether the field weekday matches day `day` of a month, if this day is a `weekday` (0: Sunday)."""
+        """Return whether the field weekday matches day `day` of a month.
+
+        `weekday`: the weekday of this day; 0 is Sunday.
+        """
         if self.ignores_weekday or weekday in self.weekdays or (weekday, (day + 6) // 7) in self.nth_weekdays:
             return True
         return day + 7 > length and (weekday, _LAST) in self.nth_weekdays
@@ -171,8 +173,6 @@ class DayRule:
 
 
 class Fields(NamedTuple):
-    """The values of an expression's fields, in order."""
-
     seconds: Sequence[int]
     minutes: Sequence[int]
     hours: Sequence[int]
@@ -220,13 +220,13 @@ _WEEKDAY = _CronField("weekday", 4, 0, 7, tuple(DOW_ALPHAS), special=", 5L (last
 
 
 def check_dialect(name: str) -> None:
-    """Raise ConfigError unless `name` is one of `DIALECTS`."""
+    """Raise ConfigError if `name` is not one of `DIALECTS`."""
     if name not in DIALECTS:
         raise ConfigError(f"cron_dialect {name!r}: expected {' or '.join(DIALECTS)}" + did_you_mean(name, DIALECTS))
 
 
 Timetable = Expression | Interval | Moment
-"""What the text of an expression is parsed into."""
+"""A parsed expression."""
 
 
 @lru_cache(maxsize=4096)
@@ -245,9 +245,9 @@ def parse(cron: str, dialect: CronDialect) -> Timetable:
 
 
 def excessive_step(cron: str, dialect: str) -> str | None:
-    """Return a warning if a step is so large that only the first value of its range matches (`*/90`); else None.
+    """Return a warning if a step is so large that only the first value of its range matches, as in `*/90`.
 
-    `cron` must be valid.
+    Return None if there is no such step. `cron` must be valid.
     """
     if every_and_at.read(cron.strip().lower()) is not None:
         return None
@@ -326,10 +326,9 @@ def _read(fields: list[str], dialect: CronDialect) -> Expression:
 def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
     """Return the combined meaning of the fields day and weekday.
 
-    Cached, because many expressions have the same values in these fields.
-
-    If one field begins with `*` (Debian's cron) or is just `*` (Ruby), both fields must match. Otherwise a match of one
-    field is enough.
+    Cached, because many expressions have the same values in these fields. In Debian's cron, both fields must match if
+    one of them begins with `*`. In Ruby, both must match if one of them is just `*`. Otherwise a match of one field is
+    enough.
     """
     day_alone = not vixie and day == "l"  # chrono, the parser of PerfectSched, then ignores the weekday
     both = day_alone or any(text.startswith("*") if vixie else text == "*" for text in (day, weekday))
@@ -357,7 +356,10 @@ def _month_days(rule: DayRule) -> MonthDays:
 
 
 def _days(day: str, vixie: bool) -> tuple[set[int], bool]:
-    """Return the days of the month, and whether the last day matches (in Ruby: if the field names no other day)."""
+    """Return the days of the month, and whether the last day matches.
+
+    In Ruby, the last day matches only if the field names no other day.
+    """
     terms = day.split(",")
     days = {value for term in terms if term != "l" for value in _term(_DAY, term, vixie)}
     return days, "l" in terms and (vixie or not days)

@@ -118,7 +118,7 @@ def _steady_offset(zone: ZoneInfo, first: int, last: int) -> int | None:
 
 @lru_cache(_CACHED)
 def validate(cron: str, timezone: str, dialect: CronDialect = "vixie") -> None:
-    """Raise ConfigError unless each match of the expression is followed by another. `@at`, with one match, is accepted.
+    """Raise ConfigError if a match of the expression is not followed by another. `@at` is accepted.
 
     The error is one line with the remedy. Causes: the expression, the zone or the dialect is not valid, the date never
     exists, or clock changes skip all matching times.
@@ -264,7 +264,7 @@ def _stretches(zone: ZoneInfo, first: int, last: int) -> Iterator[_Stretch]:
 
 
 def _count_in(stretch: _Stretch, expression: Expression, zone: ZoneInfo, first: int) -> int:
-    """Return how many matches at or after `first` are in `stretch`, which lies between two clock changes."""
+    """Return how many matches at or after `first` are in `stretch`."""
     begin = max(stretch.begin, first)
     if expression.whole_hours and (cut := _end_of_cut_hour(expression, zone, stretch.begin)) is not None:
         begin = max(begin, cut)

@@ -34,7 +34,7 @@ def reckoning(dialect: str) -> str:
 
 
 def check_timezone(name: str) -> None:
-    """Raise ConfigError unless `name` is a zone of the tz database. `localtime`, `posixrules` and paths are refused."""
+    """Raise ConfigError if `name` is not a zone of the tz database. `localtime`, `posixrules` and paths are refused."""
     names = _names()
     if name in names:
         return
@@ -89,7 +89,7 @@ def _names() -> frozenset[str]:
 
 
 def _suggestion(name: str, names: frozenset[str]) -> str:
-    """Suggest a zone with the name of this city ('Tokyo' → 'Asia/Tokyo'), or else a zone with a similar name."""
+    """Suggest a zone of this city, such as 'Asia/Tokyo' for 'Tokyo', or else a zone with a similar name."""
     city = name.strip().replace(" ", "_").casefold()
     cities = sorted(known for known in names if known.rpartition("/")[2].casefold() == city)
     return f"; did you mean {cities[0]!r}?" if cities else did_you_mean(name, names)

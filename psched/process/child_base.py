@@ -15,13 +15,13 @@ class ChildBase:
         """Work in the main thread until the child is stopped or done."""
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
-        """Stop after the running tasks; or, if `immediate`, within `grace` seconds.
+        """Stop after the running tasks. If `immediate`, stop within `grace` seconds.
 
         Called in the control thread, perhaps several times. Returns immediately.
         """
 
     def running(self) -> Sequence[str]:
-        """Return the types of the running tasks, or their keys (`proc_title: key`), for the process title.
+        """Return the types of the running tasks for the process title. With `proc_title: key`, return their keys.
 
         Callable from any thread.
         """

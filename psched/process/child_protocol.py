@@ -12,7 +12,7 @@ from psched.process.owned_descriptor import OwnedDescriptor
 DONE = 0
 """Exit code after a graceful stop, or after `max_request_per_child` runs. These exit codes follow sysexits.h."""
 FORCED = 75
-"""Exit code after a forced exit (immediate stop, timeout, lease not renewed)."""
+"""Exit code after a forced exit: an immediate stop, a timeout, or a lease that was not renewed."""
 BOOT_FAILED = 78
 """Exit code if the child cannot start: the application does not load, or a table is missing."""
 LOST_MASTER = 71
@@ -68,7 +68,7 @@ class ChildPipe:
         _HEARTBEAT.pack_into(self._heartbeat, 0, now)
 
     def receive(self) -> bytes | None:
-        """Return the received orders (signal numbers), b"" if there are none, or None if the master is gone."""
+        """Return the received orders as signal numbers; b"" if there are none, None if the master is gone."""
         try:
             return os.read(self.orders.descriptor, _CHUNK) or None
         except BlockingIOError:
@@ -99,7 +99,7 @@ class MasterPipe:
         return [line.decode("utf-8", "replace") for line in lines]
 
     def last_beat(self) -> float:
-        """Return the monotonic time of the child's last heartbeat, or 0.0 before the first."""
+        """Return the monotonic time of the child's last heartbeat, or 0.0 if there was none."""
         then: float = _HEARTBEAT.unpack_from(self._heartbeat)[0]
         return then
 
@@ -119,7 +119,7 @@ class MasterPipe:
     def close_pipes(self) -> None:
         """Close the master's ends of the pipes, but keep the shared memory.
 
-        Called in the child, which writes to this memory.
+        Called in the child, because the child writes to this memory.
         """
         os.close(self.messages)
         os.close(self._orders)

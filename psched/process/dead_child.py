@@ -33,10 +33,10 @@ class DeadChild:
         return [name.removeprefix(prefix) for name in self.running if name.startswith(prefix)]
 
     def own_claims(self, section: str) -> dict[str, int] | None:
-        """Return the leases to release for the child in `section`: None for all leases of its holder.
+        """Return the leases of the child in `section` that must be released, or None for all leases of its holder.
 
-        If other children have the same holder, return only the leases of the tasks that the child ran: the keys, each
-        with the number of its acquire, because another child may have acquired the same key since.
+        If other children have the same holder, return the keys of the tasks that the child ran, each with the number of
+        its acquire. Another child may have acquired the same key since.
         """
         if not self.child:
             return None

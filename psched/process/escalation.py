@@ -1,8 +1,8 @@
 """Decides when a child is ordered to stop, and when it is killed. Each child has one `Escalation`.
 
 Nothing in this module acts: an `Escalation` depends only on time. `tick(now)` returns each order once, as a signal:
-SIGTERM for a graceful stop, SIGQUIT for an immediate stop, and SIGKILL, which is repeated until the child is gone.
-`deadline` is the latest time for the next call. Times are monotonic seconds.
+SIGTERM for a graceful stop, SIGQUIT for an immediate stop, SIGKILL to kill the child. Only SIGKILL is repeated, until
+the child is gone. `deadline` is the latest time for the next call. Times are monotonic seconds.
 """
 
 from __future__ import annotations

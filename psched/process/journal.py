@@ -23,7 +23,7 @@ def has_stderr() -> bool:
 
 
 def send(level: int, message: str) -> None:
-    """Write one entry, which may have several lines. Raises OSError if the journal has no socket.
+    """Write one entry. The message may have several lines. Raises OSError if the journal has no socket.
 
     Each entry opens its own socket: handlers may close any descriptor, and a shared socket would be used across forks.
     """

@@ -6,7 +6,7 @@ import os
 
 
 class OwnedDescriptor:
-    """A file descriptor of a process with handlers, which may close the descriptor or reuse its number."""
+    """A file descriptor of a process with handlers. A handler may close the descriptor or reuse its number."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

@@ -67,7 +67,7 @@ def _said(event: str, task: Task, error: str | None = None, **fields: Any) -> di
 
 
 def _log_settled(section: str, tasks: Sequence[Task]) -> None:
-    """Log a single run with its outcome, or the number of several runs, which have all finished."""
+    """Log a single run with its outcome. Of several runs, log only the number, because all of them have finished."""
     if len(tasks) == 1 or _runs_log.isEnabledFor(logging.DEBUG):
         for task in tasks:
             _log_settled_run(task, logging.DEBUG if len(tasks) > 1 or task.outcome == "released" else logging.INFO)

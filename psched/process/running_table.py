@@ -38,7 +38,7 @@ class RunningTable:
             self._write(cell, name, claim)
 
     def freeze(self, runs: Mapping[int, RunRecord]) -> None:
-        """Record `runs` (by cell) for good: from now on, `running` and `idle` do nothing."""
+        """Record these runs, given by cell, for good. From now on, `running` and `idle` do nothing."""
         self._frozen = True
         for cell, (name, claim) in runs.items():
             self._write(cell, name, claim)

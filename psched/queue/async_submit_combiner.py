@@ -17,9 +17,8 @@ _MOST = 500
 _AT_ONCE = 4
 """How many batches are sent at the same time, each in a thread."""
 _HEAD_START = 0.05
-"""The maximum number of seconds that a batch waits for the previous batch, which may itself be waiting for a caller's
-transaction.
-"""
+"""The maximum number of seconds that a batch waits for the previous batch. The previous batch may itself wait for a
+caller's transaction."""
 _WOKEN_TOGETHER = 20
 """How many callers of a batch continue before the event loop runs other coroutines. If all callers continued together,
 they would delay the event loop."""
@@ -31,9 +30,9 @@ class AsyncGroupSubmit:
     """Combines the tasks of one event loop into batches. If no batch is being sent, a task does not wait."""
 
     def __init__(self, store: TaskStore, forget: Callable[[], object]) -> None:
-        """`forget`: called when no caller is waiting.
+        """`forget`: called when no caller is waiting. It must drop the reference to this object.
 
-        It must drop the reference to this object, because this object keeps its event loop in memory.
+        This object keeps its event loop in memory.
         """
         self._store = store
         self._forget = forget

@@ -273,7 +273,7 @@ class QueuedTask(Generic[R_co]):
         results: ResultPoller,
         result_type: ResultType[R_co] | None = None,
     ) -> None:
-        """`result_type`: the type of the result, given by the function that the task calls, if that is known."""
+        """`result_type`: the function that the task calls; None if it is not known."""
         self.key = key
         self._store = store
         self._source = source
@@ -315,7 +315,7 @@ class QueuedTask(Generic[R_co]):
     def result(self, timeout: float | None = None) -> R_co:
         """Wait until the task has ended, and return its result.
 
-        Wait at most `timeout` seconds (default: without end; 0: query once). One query asks for up to 500 of the
+        Wait at most `timeout` seconds. None waits without end, 0 queries once. One query asks for up to 500 of the
         tasks for which callers of this `Queue` wait. The second query follows after 0.05 s; then the pauses grow, up to
         one second.
 
@@ -433,7 +433,10 @@ def checked_task(task: NewTask) -> NewTask:
 
 
 def storable_task(task: NewTask) -> NewTask:
-    """Return `task` after checking all fields except data and headers, which the store checks. Raises ValueError."""
+    """Return `task` after a check of all fields except data and headers. Raises ValueError.
+
+    The store checks data and headers.
+    """
     if not isinstance(task, NewTask):
         raise InvalidValueError(f"each task must be a psched.NewTask, got {shown(task)}")
     check_key(task.key)
@@ -457,7 +460,7 @@ def storable_task(task: NewTask) -> NewTask:
 
 
 def check_priority(name: str, priority: object) -> None:
-    """Raise ValueError unless `priority` is a whole number from -100 to 100."""
+    """Raise ValueError if `priority` is not a whole number from -100 to 100."""
     if not isinstance(priority, int) or isinstance(priority, bool) or priority not in PRIORITIES:
         raise InvalidValueError(f"{name} must be a whole number from -100 to 100, got {shown(priority)}")
 
@@ -473,7 +476,7 @@ def open_queue(
 ) -> Queue:
     """Return the queue that `section` configures. Opens no connection.
 
-    `prefetch_time`: seconds of the lease on prefetched tasks (default: `alive_time`). `connections`, `database`,
+    `prefetch_time`: seconds of the lease on prefetched tasks; None: `alive_time`. `connections`, `database`,
     `read_only`, `long_reads`: see `StoreSettings`.
     """
     own = section.store_settings(holder, connections)

@@ -15,7 +15,7 @@ from psched.errors import ScheduleError
 from psched.model import TaskOutcome
 
 FIRST_PAUSE = 0.05
-"""Seconds from the first query of a task to the second."""
+"""Seconds between the first and the second query of a task."""
 LONGEST_PAUSE = 1.0
 """The longest pause between two queries of a task, in seconds."""
 _GROWTH = 1.5
@@ -33,9 +33,9 @@ ONGOING = ("waiting", "running")
 
 @dataclass(eq=False)
 class Waiter:
-    """One caller that waits for a task until `end`. `answer`: its result is the outcome; None if there is no such task.
+    """One caller that waits for a task until `end`. `due`: when to query the task next.
 
-    `due`: when to query the task next.
+    `answer`: its result is the outcome of the task, or None if there is no such task.
     """
 
     key: str
@@ -48,7 +48,7 @@ class Waiter:
 class ResultPoller:
     """Returns results to all callers in one process. Safe to use from several threads.
 
-    In a forked process, the callers of the parent are forgotten.
+    A forked process forgets the callers of its parent.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class ResultPoller:
     def wait_for(self, key: str, timeout: float | None) -> Future[TaskOutcome | None]:
         """Return a future. Its result is the outcome of the task when it has ended, or None if there is no such task.
 
-        If the task has not ended after `timeout` seconds (0: after the first query), the result is its outcome so far.
-        The future raises the driver's errors, and ScheduleError if `close` is called. Cancel the future to stop
-        waiting.
+        If the task has not ended after `timeout` seconds, the result is its outcome so far. A timeout of 0 ends after
+        the first query. The future raises the driver's errors, and ScheduleError if `close` is called. Cancel the
+        future to stop waiting.
         """
         now = self._clock()
         waiter = Waiter(key, now, math.inf if timeout is None else now + timeout)

@@ -69,19 +69,19 @@ class StoreSettings:
       a problem of the row when read.
     - `connections`: the maximum number of idle connections that a store keeps open.
     - `reckoning`: the cron dialect and tz database of this process, for the ledger.
-    - `ledger`: the ledger's table, for `rdb_compat`, which keeps a ledger only on request.
-    - `problem`: returns why psched cannot run a schedule, or None. A store that shares its table with other programs
-      (`rdb_compat`) does not acquire rows with a problem.
-    - `pooler`: the kind of connection pooler: `session` (each client keeps a database session), `transaction` (each
-      transaction may get another session), or `auto` (PostgreSQL only: find out whether there is a pooler, and if so
-      assume `transaction`).
+    - `ledger`: the table of the ledger on `rdb_compat`; None: no ledger.
+    - `problem`: returns why psched cannot run a schedule, or None. `rdb_compat` does not acquire schedules with a
+      problem, because it shares its table with other programs.
+    - `pooler`: the kind of connection pooler. `session`: each client keeps a database session. `transaction`: each
+      transaction may get another session. `auto`, only for PostgreSQL: find out whether there is a pooler, and if so
+      assume `transaction`.
     - `disable_resource_limit`, `use_connection_pooling`: options of PerfectQueue, for a queue that is shared with it.
     - `keeps_failures`: whether runs that fail for good are kept until they are reported.
     - `keeps_endings`: whether the end of each queue task is put into the outbox.
     - `database`: creates the object through which a store on SQL uses its database. None: a `Database` with its own
       connections.
-    - `read_only`: for `psched.insight`, which never writes. On SQL the sessions refuse writes, and no statement
-      takes longer than 2 s. On Redis the store waits at most 2.5 s for an answer.
+    - `read_only`: for `psched.insight`, which never writes. On SQL the sessions refuse writes, and no statement takes
+      longer than 2 s. On Redis the store waits at most 2.5 s for an answer.
     - `long_reads`: whether a read-only store may take as long for a statement as other stores.
     """
 

@@ -9,7 +9,6 @@ class StoredCalendar(NamedTuple):
     """A stored calendar.
 
     `version` grows by one with each change of the calendar with this name, even if the calendar was deleted in between.
-
     `content`: JSON, or None for a deleted calendar. `changed`: unix seconds, by the database's clock.
     """
 
@@ -31,5 +30,6 @@ class Calendars(Protocol):
     def write(self, name: str, seen: int, content: str | None) -> bool:
         """Store `content` as version `seen` + 1. None deletes the calendar.
 
-        Return False, and change nothing, if the stored version is no longer `seen` (0: no version).
+        `seen`: the stored version that the caller knows, or 0. Return False, and change nothing, if the stored version
+        is another one.
         """

@@ -61,7 +61,10 @@ class UserCounts:
 
     @property
     def weight(self) -> float:
-        """Workers take the next task from the user with the greatest weight. 0 if the user is at `max_running`."""
+        """The precedence of the user: workers take the next task from the user with the greatest weight.
+
+        0 if the user is at `max_running`.
+        """
         if self.max_running is None:
             return 1 / (self.running + 1)
         return self.max_running / (self.running + 1) if self.running < self.max_running else 0.0
@@ -78,8 +81,8 @@ class DueUsers(NamedTuple):
 class RuleUse:
     """How many schedules of one type have the same rule. Paused and ended schedules do not count.
 
-    `type`: None if types are stored in the data (`rdb_compat`). `key`: the key of one of these schedules.
-    `overlap`, `on_failure`: as in the policy of these schedules.
+    `type`: None on `rdb_compat`. `key`: the key of one of these schedules. `overlap`, `on_failure`: as in the policy of
+    these schedules.
     """
 
     rule: Rule
@@ -96,10 +99,11 @@ class TableCounts(Protocol):
     def counts(self, most: int) -> Mapping[str, Counted]:
         """Return the number of rows in each state, each counted up to `most`.
 
-        The states of schedules are `total`, `due`, `running`, `failing` (not paused), `paused` and `ended`. The states
-        of tasks are `waiting`, `due` (their time has come, or their lease has ended), `running`, `finished`, `failed`
-        and `cancelled`. A state that the store cannot count is missing. If a store has to look at each row of a state,
-        it counts up to a tenth of `most`. `rdb` counts finished tasks up to 1,000.
+        The states of schedules are `total`, `due`, `running`, `failing`, `paused` and `ended`. A paused schedule does
+        not count as `failing`. The states of tasks are `waiting`, `due`, `running`, `finished`, `failed` and
+        `cancelled`. A task is due if its time has come, or its lease has ended. A state that the store cannot count is
+        missing. If a store has to look at each row of a state, it counts up to a tenth of `most`. `rdb` counts finished
+        tasks up to 1,000.
         """
 
     def types(self, limit: int, most: int) -> list[TypeCounts]:
@@ -124,7 +128,10 @@ class TaskCounts(TableCounts, Protocol):
     """The row counts of a queue, also by user."""
 
     def running_of(self, user: str) -> tuple[int, int | None]:
-        """Return how many tasks of a user run, and the smallest `max_running` of these tasks (None: no limit)."""
+        """Return the number of running tasks of a user, and the smallest `max_running` of these tasks.
+
+        A `max_running` of None means no limit.
+        """
 
     def users(self, limit: int, most: int) -> DueUsers:
         """Return up to `limit` users with due tasks. The user whose first task has been due longest comes first.

@@ -1,4 +1,4 @@
-"""The contract of watermarks: the database stores up to which position reports were sent to other programs."""
+"""The contract of watermarks: each is the position up to which reports were sent to another program."""
 
 from __future__ import annotations
 
@@ -40,12 +40,10 @@ class Watermarks(Protocol):
         """Return up to `limit` marks whose names come after `after`, in the order of names."""
 
     def claim(self, mark: Watermark, claimer: str, seconds: float) -> bool:
-        """Claim for `seconds` the right to report for this mark.
+        """Claim for `seconds` the right to report for this mark. Only one claimer at a time gets True.
 
-        Return False if the mark has changed or does not exist.
-
-        Only one claimer at a time gets True; that claimer may claim again.
+        Return False if the mark has changed or does not exist. The claimer that got True may claim again.
         """
 
     def remove(self, mark: Watermark) -> None:
-        """Delete the mark, unless it has changed."""
+        """Delete the mark if it has not changed."""

@@ -60,15 +60,15 @@ class LeaseStore(ABC):
     max_data_size: int
     """The maximum number of bytes of JSON in the data of a row."""
     shows_fence = True
-    """Whether the fence of a lease is a growing number, which handlers see as `task.fence`."""
+    """Whether the fence of a lease is a growing number. Handlers see this number as `task.fence`."""
     failures: UnreportedFailures | None = None
     """The runs that failed for good and are not reported yet; None if the store keeps none (`rdb_compat`)."""
     knows_holders = True
-    """Whether a process can find and release the leases of a dead process, by the holder name of the dead process."""
+    """Whether a process can find and release the leases of a dead process by the holder name of that process."""
     keeps_types = True
     """Whether the type of a row is a column of the table, so that `types` can restrict an acquire.
 
-    If the type is in the data (`rdb_compat`), `types` is refused, and `accepts` chooses the types.
+    On `rdb_compat` the type is in the data. So `types` is refused, and `accepts` chooses the types.
     """
     nodes: Nodes | None = None
     """The registry of the nodes; None if the store does not record nodes (`rdb_compat`)."""
@@ -107,7 +107,10 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def prepare(self, types: Collection[str] | None = None) -> None:
-        """Do in advance what would delay the first acquire (of `types`) and the first settlement. Changes no data."""
+        """Do in advance the work that would delay the first acquire and the first settlement. Changes no data.
+
+        `types`: the types of the first acquire; None: all types.
+        """
 
     @abstractmethod
     def diagnose(self, writing: bool = True) -> Iterator[Finding]:
@@ -140,7 +143,7 @@ class LeaseStore(ABC):
 
         Return the rows that this call has leased. Rows whose lease has ended are due again. The leases are committed
         when the call returns, and last at least `alive_time` from the start of this call. If the answer was lost, the
-        leases end with the holder's next acquire; in `rdb_compat`, which does not record holders, they expire.
+        leases end with the holder's next acquire. `rdb_compat` does not record holders, so there the leases expire.
 
         - `types`: only acquire rows of these types. Raises NotSupportedError if `keeps_types` is False.
         - `accepts`: returns whether a row of a type may be acquired. Only a store whose `keeps_types` is False calls
@@ -189,16 +192,16 @@ class LeaseStore(ABC):
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now.
 
-        Return the new leases in the order of `leases`, with None for a lost lease.
-
-        `begun`: whether to record that the runs have begun, so that these attempts count no matter how the leases end.
+        Return the new leases in the order of `leases`, with None for a lost lease. `begun`: whether to record that the
+        runs have begun, so that these attempts count no matter how the leases end.
         """
 
     def release(self, lease: Lease, until: float, begun: bool = True) -> None:
-        """End the lease without counting the attempt. If the run has begun (`begun`), the row is due now.
+        """End the lease without counting the attempt.
 
-        If the run has not begun, the row gets back the due time from before this lease, so that it keeps its place
-        before rows that were due later. `rdb_compat` does not keep that time, so there the row is due now.
+        `begun`: whether the run has begun. If so, the row is due now. If not, the row gets back the due time from
+        before this lease, and so keeps its place before rows that were due later. `rdb_compat` does not keep that time,
+        so there the row is always due now.
 
         Raises PreemptedError and NotFoundError. Raises IdempotentAlreadyFinishedError if an earlier call under this
         lease has released the row.
@@ -220,10 +223,10 @@ class LeaseStore(ABC):
     ) -> None:
         """Make the row due `wait` seconds from now, store `error`, and count the attempt if `counted`.
 
-        Raises like `release`.
-
         `version`: the version of the definition that could not be run. If the definition has been changed since, the
-        row is due now instead (not on `rdb_compat`, which keeps no versions).
+        row is due now instead. `rdb_compat` keeps no versions, and ignores this argument.
+
+        Raises like `release`.
         """
         only(self.retry_many([Retry(lease, wait, error, version, counted)], until))
 
@@ -233,7 +236,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def held_claims(self, holder: str) -> dict[str, int]:
-        """Return, by key, `Lease.claim` of each row that `holder` leases; {} if the store does not record holders."""
+        """Return `Lease.claim` of each row that `holder` leases, by key; {} if the store does not record holders."""
 
     @abstractmethod
     def give_back(
@@ -247,12 +250,11 @@ class LeaseStore(ABC):
         """Release all rows that a dead `holder` still leases, or only the leases in `claims`. Return their number.
 
         `claims`: `Lease.claim` by key. These numbers distinguish the leases from later leases, if a process with the
-        same holder has acquired a key again.
+        same holder has acquired a key again. `suspects`: the keys that were running.
 
-        Rows in `suspects` (the keys that were running) get `error` as their last error. They are due after 1 s, doubled
-        with each further crash, up to `longest_wait` seconds. All other rows get back their due times from before the
-        lease, and their attempts do not count. If a store does not record holders (`rdb_compat`), nothing is released,
-        and the leases expire.
+        The rows of `suspects` get `error` as their last error. They are due after 1 s, doubled with each further crash,
+        up to `longest_wait` seconds. All other rows get back their due times from before the lease, and their attempts
+        do not count. `rdb_compat` does not record holders, so there nothing is released, and the leases expire.
         """
 
     def notify(self, channel: str, text: str) -> None:

@@ -121,7 +121,8 @@ class LedgerRow(Entry):
     - `previous`: the last regular occurrence settled before this one; None for a schedule's first occurrence.
     - `attempts`: how many attempts were begun.
     - `error`: the error of the last failed attempt, shortened.
-    - `ended`: when `node` (`host/process/random`) settled the occurrence.
+    - `node`: the process that settled the occurrence, as `host/process/random`.
+    - `ended`: when `node` settled the occurrence.
     - `reckoning`: the cron dialect and the tz database version that computed the next occurrence.
     - `backfill`: the number of the backfill that made this run; None if no backfill made it. The store returns the
       entry with the key of the backfill's row and without this number. `with_backfill` replaces that key by the
@@ -142,7 +143,7 @@ class LedgerRow(Entry):
 
     @property
     def had_trouble(self) -> bool:
-        """Whether the occurrence went wrong (see `Entry.went_wrong`), or one of its attempts failed or was lost."""
+        """Whether the occurrence went wrong, or one of its attempts failed or was lost. See `Entry.went_wrong`."""
         return self.went_wrong or self.attempts > 1 or self.error is not None
 
     @property
@@ -166,7 +167,7 @@ KEPT_OUTPUTS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptOutput(Output):
-    """The output of one run, which is one attempt at an occurrence.
+    """The output of one run. A run is one attempt at an occurrence.
 
     `ended`: when the output was stored, by the database's clock.
     """
@@ -266,7 +267,7 @@ class Ledger(Protocol):
     def first_rows(
         self, keys: Collection[str], first: int, since: float | None = None, until: float | None = None
     ) -> Mapping[str, Sequence[LedgerRow]]:
-        """Return, for each of these schedules, its first `first` entries by occurrence, the oldest first.
+        """Return the first `first` entries of each of these schedules, ordered by occurrence.
 
         `since`, `until`: limits of the occurrences, both included. One statement reads a few dozen keys. A key without
         entries has an empty sequence.
@@ -275,16 +276,17 @@ class Ledger(Protocol):
     def last_rows(
         self, keys: Collection[str], last: int, until: float | None = None
     ) -> Mapping[str, Sequence[LedgerRow]]:
-        """Return, for each of these schedules, its last `last` entries by occurrence, the oldest first.
+        """Return the last `last` entries of each of these schedules, ordered by occurrence.
 
         `until`: the last occurrence, included. One statement reads a few dozen keys. A key without entries has an empty
         sequence.
         """
 
     def rows_before(self, time: int, wanted: Collection[Definition]) -> Mapping[Definition, LedgerRow]:
-        """Return, for each definition, the last of its entries whose first occurrence is before `time`.
+        """Return the last entry of each definition, of those entries that begin before `time`.
 
-        Definitions without such an entry are left out. One statement reads a few dozen definitions.
+        An entry begins with its first occurrence. Definitions without such an entry are left out. One statement reads a
+        few dozen definitions.
         """
 
     def changes(self, key: str) -> list[Change]:
@@ -299,7 +301,7 @@ class Ledger(Protocol):
     def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, DefinitionTimes]:
         """Return when the occurrences of these definitions are due. Definitions that are not kept are left out.
 
-        Takes at most a few hundred definitions. Does not read the data of schedules, which may be large.
+        Takes at most a few hundred definitions. Does not read the data of schedules, because the data may be large.
         """
 
     def keys(self, after: str = "") -> Iterator[str]:

@@ -112,7 +112,7 @@ def read_node(row: Mapping[Any, Any]) -> Node | None:
     """Return a stored node, or None if another version of psched or another program wrote it.
 
     `row` has the fields of `Announcement`, with `node` instead of `name`. Instead of `uptime` it has `seen`, `started`,
-    `now` (by the database's clock) and `clock_offset`, all in milliseconds.
+    `now` and `clock_offset`, all in milliseconds by the database's clock.
     """
     try:
         seen, section = int(row["seen"]) / 1000, str(row["section"])
@@ -164,7 +164,7 @@ def version_difference(nodes: Iterable[Node]) -> str | None:
 
 
 def _differing(found: Iterable[tuple[str, str]]) -> str | None:
-    """Return each value with its nodes as text, given pairs of value and node; None if all values are equal."""
+    """Return each value with its nodes as text; None if all values are equal. `found`: pairs of value and node."""
     named: dict[str, set[str]] = {}
     for value, node in found:
         named.setdefault(value, set()).add(node)

@@ -70,7 +70,7 @@ class ScheduleStore(LeaseStore):
     """The overdue alerts; None if the store does not support them."""
 
     def is_backfill(self, key: str) -> bool:
-        """Return whether `key` belongs to a row of a backfill. Always False on `rdb_compat`, which has no backfills."""
+        """Return whether `key` belongs to a row of a backfill. `rdb_compat` has no backfills."""
         return self.keeps_policies and is_backfill_key(key)
 
     @property
@@ -139,8 +139,8 @@ class ScheduleStore(LeaseStore):
         """Return up to `limit` schedules whose occurrence was due at least `age` seconds ago and has a failed attempt.
 
         The schedule with the oldest occurrence comes first. A returned schedule may be running again. Paused schedules
-        and rows of backfills are left out. If the store does not count attempts (`rdb_compat`), the result is empty.
-        `data` is as for `long_due`.
+        and rows of backfills are left out. `rdb_compat` does not count attempts, so there the result is empty. `data`
+        is as for `long_due`.
         """
 
     @abstractmethod
@@ -149,18 +149,18 @@ class ScheduleStore(LeaseStore):
 
         The ledger records the change as `action`. `entry`: the ledger entry of the occurrence in `seen`, if the change
         skips this occurrence. Return False, and write nothing, if the row no longer has the definition, times and lease
-        of `seen`. The definition is compared by its `version`, or by every column if the store keeps no version
-        (`rdb_compat`).
+        of `seen`. The definition is compared by its `version`. `rdb_compat` keeps no version, and compares every
+        column.
         """
 
     def apply(self, changes: Sequence[RowChange]) -> builtins.list[str]:
-        """Make all these changes of different schedules in one transaction (on Redis in one script), or none of them.
+        """Make all these changes of different schedules, or none of them, in one transaction.
 
-        If rows are not as expected, write nothing and return their keys. The row of a new schedule must not exist. A
-        row to modify or delete must have the version of `seen`; without `redefine`, a row to modify must also have the
-        times and lease of `seen`, as for `modify`. The ledger records each change as `add`, `modify` or `delete`.
-        Idempotent: a repeated call recognises its own commit if the answer was lost. Raises ValueError before anything
-        is written. Raises NotSupportedError if the store keeps no owners.
+        On Redis the transaction is one script. If rows are not as expected, write nothing and return their keys. The
+        row of a new schedule must not exist. A row to modify or delete must have the version of `seen`; without
+        `redefine`, a row to modify must also have the times and lease of `seen`, as for `modify`. The ledger records
+        each change as `add`, `modify` or `delete`. Idempotent: a repeated call recognises its own commit if the answer
+        was lost. Raises ValueError before anything is written. Raises NotSupportedError if the store keeps no owners.
         """
         raise NotSupportedError("this store keeps no owner of a schedule; use `type: rdb` or `type: redis`")
 
@@ -185,7 +185,7 @@ class ScheduleStore(LeaseStore):
 
         Return None if the occurrence is settled. If the schedule was changed since the acquire, write nothing and
         return the stored row, perhaps without its data. A schedule counts as changed if its version or rule differs
-        from `claim.row` (in `rdb_compat`: its rule).
+        from `claim.row`. On `rdb_compat`, only the rule is compared.
 
         Raises PreemptedError and NotFoundError. Raises IdempotentAlreadyFinishedError if an earlier call under this
         lease has settled the occurrence.

@@ -81,7 +81,7 @@ class TypeFilter:
     def idle_globs(self) -> tuple[str, ...]:
         """The globs of `served` that certainly match no routed type.
 
-        A glob with wildcards is never among them if a route is a regular expression.
+        If a route is a regular expression, a glob with wildcards is never among them.
         """
         return tuple(glob for glob in self.served if not self._may_match(glob))
 

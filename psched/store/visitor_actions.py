@@ -12,9 +12,8 @@ KEPT_ACTIONS = 10_000
 class VisitorAction(NamedTuple):
     """An action that a visitor requested. The record is written before the action is done.
 
-    `at`: unix seconds by the database's clock.
-
-    `key`: the schedule or task; empty for an action on many tasks. `detail`: which tasks these are, or the changes.
+    `at`: unix seconds by the database's clock. `key`: the schedule or task; empty for an action on many tasks.
+    `detail`: which tasks these are, or the changes.
     """
 
     at: float
@@ -34,7 +33,7 @@ class VisitorActions(Protocol):
         """
 
     def last(self, limit: int, key: str | None = None) -> Sequence[VisitorAction]:
-        """Return the last actions, or the last actions on one key; the latest comes first.
+        """Return the last `limit` actions, the latest first. With `key`, return only actions on this key.
 
         On Redis, `key` is only searched for in the last 1,000 actions.
         """

@@ -1,1 +1,1 @@
-"""Code that all backends share, such as the endings of leases, retries and the reading of rows."""
+"""Code that all backends share, such as retries and the reading of rows."""

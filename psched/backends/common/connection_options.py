@@ -17,9 +17,9 @@ _READ = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Time limits of a connection, in seconds. `read`: for each answer. The server ends a statement before this limit.
+    """Time limits of a connection, in seconds. A URL sets them by `?connect_timeout=…&read_timeout=…`.
 
-    A URL sets the limits by `?connect_timeout=…&read_timeout=…`.
+    `read`: the limit for each answer. The server ends a statement before this limit.
     """
 
     connect: float
@@ -60,7 +60,7 @@ def _seconds(query: Mapping[str, object], name: str, default: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files for TLS. `verify`: full (check certificate and host name), ca (check the certificate only) or none."""
+    """Files for TLS. `verify`: `full` checks certificate and host name, `ca` only the certificate, `none` neither."""
 
     ca: str | None = None
     cert: str | None = None
@@ -99,8 +99,8 @@ _REMEDY = "set `tls:` with `ca`, the file of the authority that signed the certi
 def encryption_finding(encrypted: bool, verify: str, host: str, tls: Tls | None, remedy: str = _REMEDY) -> Finding:
     """Return the finding of `psched doctor` about the encryption of one connection.
 
-    `verify`: as in `Tls`. `host`: empty or a path for a local socket. `tls`: None if it is not configured. For a
-    connection to another host without TLS, the finding is a warning, because others could read or change the traffic.
+    `verify`: as in `Tls`. `host`: empty or a path for a local socket. `tls`: None if it is not configured. A connection
+    to another host without TLS gives a warning, because others could read or change the traffic.
     """
     local = host.startswith(("/", "127.")) or host in ("", "localhost", "::1")
     what = _ENCRYPTED[verify] if encrypted else "not encrypted"
@@ -109,7 +109,7 @@ def encryption_finding(encrypted: bool, verify: str, host: str, tls: Tls | None,
 
 
 _EXTRAS = {"psycopg": "psched[postgresql]", "mysqldb": "psched[mysqlclient]", "redis": "psched[redis]"}
-"""Driver → the extra of psched that installs it."""
+"""The extra of psched that installs each driver."""
 
 
 def missing_driver(error: ImportError, driver: str, user: str) -> ConfigError:
@@ -123,7 +123,7 @@ def missing_driver(error: ImportError, driver: str, user: str) -> ConfigError:
 
 
 def _check_file(name: str, path: str | None) -> None:
-    """Raise ConfigError unless the file can be read.
+    """Raise ConfigError if the file cannot be read.
 
     Without this check, the error might appear only when a driver opens the file.
     """

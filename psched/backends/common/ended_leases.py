@@ -1,6 +1,6 @@
 """How the last leases of a row ended. The row itself stores this history.
 
-The statement that ends a lease prepends `<fence>:<number of the acquire>:<outcome>;` to the history, and cuts the
+The statement that ends a lease puts `<fence>:<number of the acquire>:<outcome>;` before the history, and cuts the
 history off at `MOST_CHARACTERS`.
 """
 
@@ -46,7 +46,7 @@ class LostRow(NamedTuple):
 def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: bool) -> ScheduleError | None:
     """Return the error for a write that changed no row, or None if an earlier attempt of the call succeeded.
 
-    The write was to end `lease` with `outcome` (None: the lease stays). `row`: the current row, None if it is gone.
+    `outcome`: how the write was to end `lease`; None: the lease stays. `row`: the current row; None: the row is gone.
     `uncertain`: whether the answer to an earlier attempt was lost.
     """
     key = lease.key

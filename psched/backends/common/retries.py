@@ -22,8 +22,8 @@ class LoginBackoff:
     """
 
     LONGEST = 45.0
-    """The maximum number of seconds between two logins. Workers poll a little less often, so that each poll may log
-    in."""
+    """The maximum number of seconds between two logins. Each poll of a worker may log in, because polls are a little
+    rarer."""
 
     def __init__(self, clock: Clock = monotonic, chance: Callable[[float, float], float] = random.uniform) -> None:
         self._clock = clock
@@ -39,8 +39,7 @@ class LoginBackoff:
     def log_in(self, connect: Callable[[], T], is_refused: Callable[[Exception], bool]) -> T:
         """Return the result of `connect`, or raise its error.
 
-        After a refused login, and until `pause` returns 0, raises the error of that login again, without asking the
-        server.
+        After a refused login, raises the same error without asking the server, until `pause` returns 0.
         """
         refused = self._refused
         if refused is not None and self._clock() < refused[1]:
@@ -70,15 +69,15 @@ class Retries:
     """Decides whether one call is repeated, and after which pause."""
 
     CONFLICTS = 10
-    """After more conflicts than this number, a call without a deadline is not repeated."""
+    """The number of conflicts that a call without a deadline survives. After one more it is not repeated."""
     SPAN = 10.0
-    """For how many seconds a call without a deadline is repeated."""
+    """The number of seconds for which a call without a deadline is repeated."""
     LONGEST = 0.5
-    """The longest pause after a lost connection, if there is a deadline. It is short, because the deadline is the end
-    of a lease."""
+    """The maximum number of seconds between two attempts after lost connections. It is short, because the deadline of a
+    call is the end of a lease."""
 
     def __init__(self, begun: float, until: float | None, clock: Clock, logins: LoginBackoff | None = None) -> None:
-        """`begun`: when the call began. `until`: the call's deadline; None if the caller itself repeats the call."""
+        """`begun`: when the call began. `until`: the call's deadline, or None."""
         self._until = until
         self._logins = logins
         self._end = begun + self.SPAN if until is None else until
@@ -89,7 +88,8 @@ class Retries:
     def pause(self, reason: RetryReason | None, is_refused: bool = False) -> float | None:
         """Return the seconds to wait before the next attempt, or None to give up.
 
-        A refused login is repeated only if the call has a deadline, and only when `logins` allows the next login.
+        After a refused login, a call with a deadline waits until `logins` allows the next login. A call without a
+        deadline gives up.
         """
         pause = 0.0
         if reason is RetryReason.CONFLICT:

@@ -65,7 +65,7 @@ CLAIMED_OF_SCHEDULE = (
     *("version", "size"),
     "taken_ahead",
 )
-"""Columns that are read, in this order, from a row that was just leased."""
+"""The columns that an acquire reads from a schedule, in this order."""
 AHEAD = 1
 """Value of `taken_ahead` for a prefetched row. Its run is not recorded as started."""
 AHEAD_AGAIN = 2
@@ -87,7 +87,8 @@ _SCHEDULE_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
 _NOT_APART = [None] * 10
 """The values of the columns from `extra` to `previous_ended` in a usual row; see `_usual_schedule`."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
-"""Columns that identify a definition. The version alone is not enough, because the rule may be changed by hand."""
+"""The columns that identify the definition of a schedule. The version alone does not, because people may change a rule
+by hand."""
 _SPANS = re.compile(r"[0-9]{1,15}-[0-9]{1,15}( [0-9]{1,15}-[0-9]{1,15})*")
 
 
@@ -101,12 +102,10 @@ class UndecodableText(bytes):
 
 
 def text_or_bytes(stored: bytes) -> str | bytes:
-    """Decode a stored text.
+    """Return a stored text, or its bytes if they are not UTF-8.
 
-    Returns the bytes if they are not UTF-8, so that one such text does not make the whole answer fail.
-
-    The driver's own decoder would raise an error. This function is as fast as that decoder (3.2 against 4.0
-    microseconds for a row of five texts, 2026-11-22).
+    The driver's own decoder would raise an error, and so one such text would make the whole answer fail. This function
+    is as fast as that decoder (3.2 against 4.0 microseconds for a row of five texts, 2026-11-22).
     """
     try:
         return stored.decode()
@@ -183,7 +182,10 @@ class RowReader:
         return None if self._row[name] is None else self.seconds(name, per_second)
 
     def spans(self, name: str, per_second: int = 1) -> tuple[tuple[float, float], ...]:
-        """Return the spans in a column, `<from>-<until> …`, as pairs of seconds; () for NULL. Units as in `seconds`."""
+        """Return the spans in a column, `<from>-<until> …`, as pairs of seconds; () for NULL.
+
+        `per_second`: see `seconds`.
+        """
         text = self.optional_text(name)
         if text is None:
             return ()
@@ -197,7 +199,7 @@ class RowReader:
         return tuple(zip(times[::2], times[1::2], strict=True))
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a column; {} for anything else, which `problem` reports."""
+        """Return the JSON object in a column. For anything else, return {} and set `problem`."""
         try:
             return decode(self.text(name), self._max_data_size)
         except (ValueError, RecursionError) as error:
@@ -205,7 +207,7 @@ class RowReader:
             return {}
 
     def json_value(self, name: str) -> Any:
-        """Return the JSON value in a column; None for NULL, and for invalid JSON, which `problem` reports."""
+        """Return the JSON value in a column; None for NULL. For invalid JSON, return None and set `problem`."""
         text = self.optional_text(name)
         try:
             return None if text is None else decode_value(text)
@@ -214,7 +216,7 @@ class RowReader:
             return None
 
     def optional_json(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a column; {} for NULL, and for anything else, which `problem` reports."""
+        """Return the JSON object in a column; {} for NULL. For anything else, return {} and set `problem`."""
         return {} if self._row[name] is None else self.json(name)
 
     def options(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -248,11 +250,11 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
 
 
 def _usual_schedule(status: Any, node: Any, max_data_size: int, values: Sequence[Any]) -> ScheduleRow | None:
-    """Return the schedule of a usual row; None for any other row. `values`: those of the columns `_USUAL`.
+    """Return the schedule of a usual row, or None for any other row. `values`: the values of the columns `_USUAL`.
 
-    A usual row is valid, was never paused, has no extra run, and its rule has no options. It is checked in one pass,
-    which takes less than half as long (12 instead of 27 µs, 2026-11-29). Any other row is read column by column, so
-    that its problem names the column.
+    A usual row is valid, was never paused, has no extra run, and its rule has no options. One pass checks it in less
+    than half the time (12 instead of 27 µs, 2026-11-29). Any other row is read column by column, so that `problem`
+    names the column.
     """
     key, fence, due, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = values
     *apart, catch_up, lateness, alert, most, options, owner, version = rest
@@ -426,7 +428,7 @@ def policy_columns(policy: Policy) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _columns_of_options(rule: Rule, policy: Policy) -> Mapping[str, Any]:
-    """Return the columns of the policy and of the options; the same object for equal arguments."""
+    """Return the columns of the policy and of the options. Equal arguments give the same object."""
     return {**policy_columns(policy), "options": encode_options(rule, policy), "owner": policy.owner}
 
 
@@ -444,7 +446,7 @@ def regular_time(row: ScheduleRow) -> int:
 
 
 def settled_time(row: ScheduleRow, entry: Entry) -> int | None:
-    """Return, in unix milliseconds, the last regular occurrence that is settled once `entry` is written."""
+    """Return the last regular occurrence that is settled after `entry` is written, in unix milliseconds."""
     if entry.extra:
         return optional_milliseconds(row.previous)
     return milliseconds(row.next_time if entry.last is None else entry.last)
@@ -522,13 +524,13 @@ def all_columns(row: ScheduleRow) -> dict[str, Any]:
 _CANCELLED = CLAIMED_OF_TASK.index("cancel_requested")
 _TASK_AHEAD = CLAIMED_OF_TASK.index("taken_ahead")
 _LIMITS = {int, type(None)}
-"""The allowed types of a limit's value."""
+"""The types that the value of a limit may have."""
 
 
 def claimed_task(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
     """Return a task that `holder` has just leased. `row`: the values of the columns `CLAIMED_OF_TASK`.
 
-    A valid row whose data is not compressed is checked in one pass, which takes half as long (7 instead of 12 µs,
+    A valid row whose data is not compressed is checked in one pass. This takes half as long (7 instead of 12 µs,
     2026-11-29). Any other row is read column by column.
     """
     lease = Lease(row[0], row[2], row[3] / 1000, bool(row[_CANCELLED]), row[4], row[5])
@@ -638,7 +640,7 @@ def milliseconds(seconds: float) -> int:
 
 
 def storable(error: str | None) -> str | None:
-    """Return `error` without characters that PostgreSQL refuses, shortened to its first and its last part."""
+    """Return `error` without characters that PostgreSQL refuses. A long text keeps only its beginning and its end."""
     if error is None:
         return None
     return stored_text(shortened(error, LAST_ERROR_LENGTH))

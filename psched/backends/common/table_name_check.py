@@ -10,7 +10,7 @@ characters."""
 
 
 def checked_name(name: str) -> str:
-    """Return `name`. Raises ConfigError unless it is an ASCII identifier of at most 50 characters."""
+    """Return `name`. Raises ConfigError if it is not an ASCII identifier of at most 50 characters."""
     if not (name.isascii() and name.isidentifier() and len(name) <= _LONGEST_NAME):
         raise ConfigError(
             f"table: {name!r} cannot be a table's name; expected at most {_LONGEST_NAME} letters, digits and _"

@@ -1,8 +1,8 @@
-"""Classes that lease due rows, so that each row has one holder:
+"""Classes that lease due rows, each row for one holder.
 
 - `ReturningAcquire`: schedules, and a queue's rows without user, on PostgreSQL and SQLite (UPDATE … RETURNING).
-- `SelectingAcquire`: such rows on MariaDB and MySQL.
-- `FairAcquire` (fair_acquire.py): a queue. Users take turns. For rows without user it uses the classes above.
+- `SelectingAcquire`: the same rows on MariaDB and MySQL.
+- `FairAcquire` (fair_acquire.py): a queue. Users take turns. The classes above lease the rows without user.
 - `AcquireCombiner` (acquire_combiner.py) wraps the acquire of a queue for a process with several threads.
 """
 
@@ -39,8 +39,8 @@ as the whole acquire wants.
 class WantedTypes:
     """The types of the rows to acquire, without duplicates; None for all types.
 
-    `apart`: whether to read each type separately, by its own range of the index, because many rows of other types may
-    be due.
+    `apart`: whether each type is read separately, by its own range of the index. This is better if many rows of other
+    types are due.
     """
 
     types: tuple[str, ...] | None = None
@@ -50,8 +50,8 @@ class WantedTypes:
     def shape(self) -> TypesShape | None:
         """The number of types in the statement; None for all types.
 
-        Unless `apart`, the number is rounded up to a power of two, so that few statements are compiled. The last type
-        is then repeated.
+        With `apart` it is the exact number. Otherwise the last type is repeated until the number is a power of two, so
+        that few statements are compiled.
         """
         if self.types is None:
             return None
@@ -60,7 +60,7 @@ class WantedTypes:
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters :type_0, :type_1, and so on. Unless `apart`, also :types."""
+        """The parameters :type_0, :type_1, and so on. Without `apart` also :types."""
         if self.types is None or self.shape is None:
             return {}
         padded = (*self.types, *self.types[-1:] * (self.shape.count - len(self.types)))
@@ -69,19 +69,19 @@ class WantedTypes:
 
     @property
     def too_many(self) -> Sequence[str]:
-        """The types, if they are read separately and are too many for one statement; else an empty sequence."""
+        """The types if one statement cannot read all of them; else an empty sequence."""
         return self.types if self.types is not None and self.apart and len(self.types) > TYPES_AT_ONCE else ()
 
     def each(self) -> Sequence[WantedTypes]:
-        """Return each type by itself if types are read separately; else all types together."""
+        """Return an object for each type if types are read separately; else only this object."""
         return [WantedTypes((type_,), True) for type_ in self.types or ()] if self.apart else [self]
 
 
 class AcquireStrategy(Protocol):
     """Chooses due rows and leases them.
 
-    The parameters are those of `LeaseStatements.claim`, and :limit (rows), :budget (bytes of data in total) and :least
-    (the number of rows that are leased even if they exceed :budget).
+    The parameters are those of `LeaseStatements.claim`, and :limit, :budget and :least. At most :limit rows are leased,
+    with at most :budget bytes of data in total. But :least rows are leased whatever their size is.
     """
 
     def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
@@ -142,7 +142,7 @@ class OrderedAcquire(ABC):
     def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows. If there are many types, each statement reads `TYPES_AT_ONCE` of them.
 
-        The types with the earliest due rows come first. Rows are in the order of due times only within one statement.
+        The types with the earliest due rows come first. Only the rows of one statement are in the order of due times.
         """
         if not types.too_many:
             return self._acquire(connection, parameters, types)
@@ -166,7 +166,10 @@ class OrderedAcquire(ABC):
 
     @abstractmethod
     def _build(self, types: TypesShape | None, any_size: bool) -> Statement:
-        """Return the first statement of an acquire. `any_size`: take rows of any size, without adding up sizes."""
+        """Return the first statement of an acquire.
+
+        `any_size`: whether rows are taken without adding up their sizes.
+        """
 
     @abstractmethod
     def _acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]: ...
@@ -193,12 +196,12 @@ class ReturningAcquire(OrderedAcquire):
 class SelectingAcquire(OrderedAcquire):
     """Leases rows by three statements, without deadlocks.
 
-    The first SELECT finds candidates, the UPDATE leases those that are still due, and the last SELECT reads the updated
-    rows. Workers that select at the same time find the same candidates, and the first worker gets all of them. So a
-    worker selects `_windows` times as many candidates as it wants, and tries a random part of them. `_windows` doubles
-    when the worker gets fewer rows than it tried, and else halves, down to 1. With 1, the worker takes the earliest
-    rows. The last SELECT finds the rows by their holder, because hundreds of keys would cost more to send and to look
-    up.
+    The first SELECT finds candidates, the UPDATE leases the candidates that are still due, and the last SELECT reads
+    the leased rows. Workers that select at the same time find the same candidates, and the first worker gets all of
+    them. So a worker selects `_windows` times as many candidates as it wants, and tries a random part of them.
+    `_windows` doubles when the worker gets fewer rows than it tried. Otherwise it halves, down to 1. With 1, the worker
+    takes the earliest rows. The last SELECT finds the rows by their holder, because hundreds of keys would cost more to
+    send and to look up.
     """
 
     TRIES = 6

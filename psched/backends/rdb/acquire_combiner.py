@@ -27,8 +27,8 @@ class AcquireRequest:
 class AcquireCombiner:
     """`LeaseStore.acquire` for several threads. While one thread acquires, later requests wait and are then combined.
 
-    Requests with equal options are combined up to `BATCH` rows. A single request may want more. The statements that
-    answer a request start after the request, so they see all rows that were due at that time.
+    Requests with equal options are combined up to `BATCH` rows. A single request may want more rows. The statements
+    that answer a request start after the request, so they see all rows that were due at that time.
     """
 
     def __init__(self, acquire: Acquire) -> None:
@@ -63,7 +63,7 @@ class AcquireCombiner:
         return mine.answer or []
 
     def _acquire_for(self, kind: AcquireOptions, requests: list[AcquireRequest], mine: AcquireRequest) -> None:
-        """Acquire for all `requests`. After an interrupt, the requests of other threads are left to the next thread."""
+        """Acquire for all `requests`. If an interrupt ends the acquire, the next thread serves the other requests."""
         limits = [request.limit for request in requests]
         answers: Sequence[list[Claim] | Exception] = ()
         try:

@@ -56,7 +56,8 @@ def _this(occurrence: Overdue | UnreportedFailure) -> dict[str, Any]:
 
 
 _FREE = 20
-"""How many failures one claim reads. Several, because other callers may claim the first of them at the same time."""
+"""The number of failures that one claim reads. There are several, because other callers may claim the first ones at the
+same time."""
 
 
 class RdbFailures:

@@ -1,4 +1,4 @@
-"""Applies many changes of schedules (new, modified and deleted rows) in one transaction: all of them or none."""
+"""Applies many changes of schedules in one transaction: all of them or none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AtomicScheduleChanges:
         records: LedgerWriter,
         settings: StoreSettings,
     ) -> None:
-        """`read`: converts a stored row."""
+        """`read`: converts a stored row to a schedule."""
         self._database = database
         self._read = read
         self._inserts = inserts
@@ -59,12 +59,11 @@ class AtomicScheduleChanges:
         self._write_statements(table)
 
     def rows(self, keys: Sequence[str]) -> Iterator[sa.RowMapping]:
-        """Yield the existing rows of these keys."""
         for start in range(0, len(keys), BATCH):
             yield from self._database.rows(self._whole, {"of_keys": list(keys[start : start + BATCH])})
 
     def apply(self, changes: Sequence[RowChange]) -> list[str]:
-        """See `ScheduleStore.apply`."""
+        """Implements `ScheduleStore.apply`."""
         new = [
             schedule_columns(change.wanted, self._max_data_size)
             for change in changes
@@ -105,8 +104,8 @@ class AtomicScheduleChanges:
     def _is_done(self, connection: sa.Connection, first: RowChange, number: int) -> bool:
         """Return whether an earlier attempt was committed, although its answer was lost.
 
-        Checking `first`, one of the changes, is enough, because all changes are in one transaction. `number`: the
-        number of the call of `apply`.
+        `first`: any of the changes, because all changes are in one transaction. `number`: the number of the call of
+        `apply`.
         """
         if first.seen is None:
             return self._inserts.has_inserted(connection, first.key, number)
@@ -148,7 +147,6 @@ class AtomicScheduleChanges:
             self._records.modified.execute(connection, [_pending(present[row["key"]]) for row in part], change)
 
     def _modified(self, modification: _Modification, present: _Columns) -> dict[str, Any]:
-        """Return the columns of a row after its modification."""
         wanted, change = modification.wanted, modification.change
         if change.redefine is not None:
             seen = change.seen
@@ -193,7 +191,7 @@ class _Modification(NamedTuple):
 def _is_expected(present: _Columns | None, change: RowChange) -> bool:
     """Return whether a stored row is the row that `change` expects.
 
-    The version must be the same. The times must be the same, too, unless `change` deletes the row or has `redefine`.
+    The version must be the same. The times must be the same, too, if `change` modifies the row without `redefine`.
     """
     seen = change.seen
     if present is None or seen is None or present["version"] != seen.version:

@@ -11,7 +11,7 @@ from psched.store.calendars import StoredCalendar
 
 
 class RdbCalendars:
-    """Implements `Calendars`: a table beside the table of schedules."""
+    """Implements `Calendars`."""
 
     def __init__(self, database: Database, table: sa.Table) -> None:
         self._database = database

@@ -32,8 +32,8 @@ from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts, UserCoun
 _PAGE = 50_000
 """The maximum number of schedules whose rules one statement reads."""
 _MOST_MERGED = 100_000
-"""`RdbScheduleCounts.rules` merges equal rules of several pages. If it holds more than this many different rules, it
-yields them, and merges the next pages separately."""
+"""The maximum number of different rules that `RdbScheduleCounts.rules` merges. It then yields these rules, and merges
+the next pages separately."""
 _MOST_FINISHED = 1000
 """The maximum number of finished tasks that are counted. It is small, because the index that finds them also contains
 failed tasks."""
@@ -41,14 +41,14 @@ _MOST_RUNNING = 10_000
 """The maximum number of running tasks without user that are counted."""
 _LEASED = "leased"
 _AT_ONCE = 16
-"""The maximum number of pairs of type and band (see `band_of`) that one statement counts."""
+"""The maximum number of pairs of type and band that one statement counts."""
 _WAITING: sa.ColumnElement[str] = sa.literal_column(f"'{WAITING}'")
 
 
 class _Leased(NamedTuple):
-    """By type, the number of leased rows and the number of rows whose lease is valid.
+    """The number of leased rows, and of rows with a valid lease, by type.
 
-    `more`: whether more rows are leased than were counted.
+    `more`: whether some leased rows were not counted.
     """
 
     of_types: Mapping[str, tuple[int, int]]
@@ -56,7 +56,7 @@ class _Leased(NamedTuple):
 
 
 class _First(NamedTuple):
-    """The first rows of a type: their number, how many are due, and for how many seconds the first has been due."""
+    """The first rows of a type: their number, how many are due, and for how many seconds the first row has been due."""
 
     rows: int
     due: int
@@ -105,7 +105,7 @@ class RdbCounts:
     ) -> Mapping[tuple[str, int | None], _First]:
         """Count the first rows of each pair of type and band in `wanted`. One statement reads several pairs.
 
-        For bands see `band_of`. For schedules the band is None.
+        For schedules the band is None.
         """
         found: dict[tuple[str, int | None], _First] = {}
         for start in range(0, len(wanted), _AT_ONCE):
@@ -131,7 +131,7 @@ class RdbCounts:
 
 
 def _first_of_each(table: sa.Table, count: int) -> Statement:
-    """Return a SELECT about the first rows, by due time, of each of `count` pairs of type and band (see `band_of`).
+    """Return a SELECT about the first rows, by due time, of each of `count` pairs of type and band.
 
     Its columns are the position of the pair among the parameters, the number of rows, the number of due rows, the
     earliest due time, and the clock.
@@ -185,8 +185,6 @@ def _number(value: int) -> sa.ColumnElement[int]:
 
 
 class RdbScheduleCounts(RdbCounts):
-    """Implements `ScheduleCounts`."""
-
     def counts(self, most: int) -> Mapping[str, Counted]:
         statement = cached(_schedule_counts, self._table)
         return self._database.run(lambda connection, _: statement.read(connection, most))
@@ -237,8 +235,8 @@ def _rules(table: sa.Table) -> tuple[Statement, Statement, Statement]:
     """Return three SELECTs for the page of schedules whose keys come after :after.
 
     The first returns the last key of the page; no row if the page is not full. The second returns the rules of a full
-    page (up to the key :last), the third the rules of the last page. The columns of the second and the third are the
-    type, those of `_OF_RULE`, the last key, and the number of schedules that are neither paused nor ended.
+    page, up to the key :last. The third returns the rules of the last page. The columns of the second and the third are
+    the type, those of `_OF_RULE`, the last key, and the number of schedules that are neither paused nor ended.
     """
     c = table.c
     is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
@@ -268,8 +266,6 @@ def _schedule_counts(table: sa.Table) -> CappedCounts:
 
 
 class RdbTaskCounts(RdbCounts):
-    """Implements `TaskCounts`."""
-
     def counts(self, most: int) -> Mapping[str, Counted]:
         def work(connection: sa.Connection, _: bool) -> Mapping[str, Counted]:
             bands = self._due_times.bands(connection)
@@ -285,9 +281,9 @@ class RdbTaskCounts(RdbCounts):
         return self._database.run(work)
 
     def _waiting(self, connection: sa.Connection, bands: tuple[int, ...], leased: Counted, most: int) -> Counted:
-        """Return the number of waiting tasks: tasks that have not ended (counted by an index) minus leased tasks.
+        """Return the number of tasks that have not ended, minus the leased tasks. An index counts them.
 
-        If `leased` is incomplete (`more`), read each row instead, and count up to a tenth of `most`.
+        If `leased.more`, read each row instead, and count at most a tenth of `most`.
         """
         if leased.more:
             return cached(_waiting_tasks, self._table, bands).read(connection, most // 10)[WAITING]
@@ -331,7 +327,7 @@ class RdbTaskCounts(RdbCounts):
 
     @property
     def _first_by_user(self) -> sa.Select[str, int, int | None, int, int]:
-        """Return a SELECT about the first :most due rows in the band :of_band (see `band_of`), grouped by user.
+        """Return a SELECT about the first :most due rows in the band :of_band, grouped by user.
 
         Its columns are the user, the first due time, the lowest `max_running`, the number of rows, and the clock.
         """
@@ -361,7 +357,7 @@ class RdbTaskCounts(RdbCounts):
 
 
 class _DueOfUser(NamedTuple):
-    """The due tasks of one user. `more`: whether there may be more than were read."""
+    """The due tasks of one user. `more`: whether the user may have due tasks that were not read."""
 
     number: int
     more: bool
@@ -369,7 +365,7 @@ class _DueOfUser(NamedTuple):
     max_running: int | None
 
     def and_of(self, other: _DueOfUser) -> _DueOfUser:
-        """Return this user's due tasks in two bands (see `band_of`), added up."""
+        """Return the sum of this user's due tasks in two bands."""
         return _DueOfUser(
             self.number + other.number,
             self.more or other.more,
@@ -412,7 +408,7 @@ def _finished(table: sa.Table) -> Indexed:
 
 
 def _ended(table: sa.Table, status: str) -> Indexed:
-    """Return the failed or the cancelled tasks, by conditions on columns of their index only."""
+    """Return the tasks with this status. The conditions name only columns of their index."""
     c = table.c
     if "ended" in c:
         return Indexed((c.ended == sa.literal_column(f"'{status}'"),), (c.ended, c.key))

@@ -1,4 +1,4 @@
-"""The table of watermarks. Each table of schedules or tasks has its own."""
+"""The table of delivery watermarks. Each table of schedules or tasks has its own."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ def watermarks_table(metadata: MetaData, rows: str) -> Table:
 
 
 class RdbWatermarks:
-    """Implements `Watermarks`."""
-
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
         self._table = table

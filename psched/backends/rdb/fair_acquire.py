@@ -47,13 +47,13 @@ from psched.backends.sql.dialect import Dialect
 from psched.clock import monotonic
 
 _FRESH = 1.0
-"""Seconds after which the list of bands is read again, even if the known bands have enough rows. A list that has only
-one band, without users, does not become too old.
-"""
+"""Seconds after which the list of bands is read again, even if the known bands have enough rows."""
 _MOMENT = 0.05
-"""If an acquire finds some rows, but too few, in the known bands, the next such acquire that comes more than this many
-seconds later reads the list of bands again. If each such acquire read the list, the median wait of a task on PostgreSQL
-would be 0.4 ms longer at 60 % load (2026-11-29).
+"""The minimum number of seconds between the first acquire that finds too few rows and the next reading of the list of
+bands.
+
+If each such acquire read the list, the median wait of a task on PostgreSQL would be 0.4 ms longer at 60 % load
+(2026-11-29).
 """
 _MOST_USERS = 20
 """The maximum number of users in one transaction. This number is divided by the number of bands and of separately read
@@ -80,12 +80,10 @@ class FairAcquire:
         self._waiting_users = WaitingUsersQuery(self.statements)
         self._due_times = DueTimes(database, table)
         self._bands: tuple[int, ...] = (0,)
-        """The bands (see `band_of`) that the last successful reading found; at first the band without users and
-        priority.
-        """
+        """The bands that the last successful reading found. At first this is the band without users and priority."""
         self._bands_read_at = -math.inf
         self._too_few_since = math.inf
-        """When an acquire first found too few rows after the last reading of the bands; infinity if none has."""
+        """When an acquire first found too few rows after the last reading of the bands, else infinity."""
         self._last_type = ""
 
     def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
@@ -133,10 +131,10 @@ class FairAcquire:
         return rows
 
     def _some_types(self, connection: Connection, bands: Sequence[int], types: WantedTypes) -> WantedTypes:
-        """Return `types`, or `TYPES_AT_ONCE` types with due rows if more types are read separately.
+        """Return `types`, or only `TYPES_AT_ONCE` of them if more types are read separately.
 
-        Continues, in the order of names, after the types of the last acquire, because all users of those types may be
-        at their limits.
+        The latter have due rows. In the order of names they follow the types of the last acquire, because all users of
+        those types may be at their limits.
         """
         if not types.too_many:
             return types
@@ -174,8 +172,8 @@ class _AcquireInTurn:
     def acquire(self) -> list[ClaimedRow]:
         """Lease rows in rounds. A share that one user does not need goes to the other users.
 
-        If another worker is acquiring rows of a user, waits for that worker only if there are no other rows. A user
-        that gets no row because the rows of other users used up :budget is the first in the next acquire.
+        If another worker is acquiring rows of a user, this acquire waits for that worker only if it finds no other
+        rows. A user that gets no row because the rows of other users used up :budget is the first in the next acquire.
         """
         cut_off = self.strategy.cut_off
         for _ in range(_ROUNDS):
@@ -194,7 +192,7 @@ class _AcquireInTurn:
         return self.rows
 
     def _take_turns(self, order: Sequence[str], patient: bool = False) -> None:
-        """Lease a row for each turn in `order`. Only the first users get their turns: as many as `_MOST_USERS` allows.
+        """Lease a row for each turn in `order`, for as many users as `_MOST_USERS` allows.
 
         If a user gets fewer rows than turns, it has no more due rows, or its next row is too large. `patient`: as for
         `_lease`.
@@ -219,9 +217,9 @@ class _AcquireInTurn:
     ) -> tuple[Mapping[str, int], Collection[str], Collection[str]]:
         """Lease a row for each turn in `order`. Return the number of rows by user.
 
-        Also returns the users that were left out because another worker is acquiring their rows, and the users whose
-        next row is larger than the remaining :budget. `patient`: wait for the other worker. Only for a single user,
-        because otherwise two workers could wait for each other.
+        Also returns two groups of users: those that were left out because another worker is acquiring their rows, and
+        those whose next row is larger than the remaining :budget. `patient`: whether to wait for the other worker. It
+        is possible only for a single user, because otherwise two workers could wait for each other.
         """
         users = [user for user in shares if user != NO_USER]
         statements = self.strategy.statements
@@ -306,16 +304,15 @@ class _AcquireInTurn:
 
 
 def _is_plain(bands: Collection[int]) -> bool:
-    """Return whether there are no users and at most one band (see the top of this file)."""
+    """Return whether there is at most one band, and this band has no users."""
     return len(bands) < 2 and not any(map(has_users, bands))
 
 
 def _statements_in_band(dialect: type[Dialect], table: Table) -> LeaseStatements:
-    """Return statements on the rows in the band :of_band (see `band_of`).
+    """Return statements on the rows in the band :of_band.
 
-    They find nothing if a band between :of_band and :known_above has rows.
-
-    PostgreSQL and MariaDB test this condition before they read rows.
+    The statements find nothing if a band between :of_band and :known_above has rows. PostgreSQL and MariaDB test this
+    condition before they read rows.
     """
     other = table.alias("other")
     between = (other.c.band > bindparam("of_band"), other.c.band < bindparam("known_above"))

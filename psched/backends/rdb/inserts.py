@@ -39,8 +39,7 @@ _NONCE = bindparam("nonce", type_=BigInteger)
 class RowInserts:
     """Inserts new rows into one table.
 
-    Each call writes a number of its own, the nonce, into its rows. By the nonce the call recognises its rows after a
-    lost answer.
+    Each call writes its own number, the nonce, into its rows. After a lost answer the call finds its rows by the nonce.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class RowInserts:
         self._ours = Statement(select(c.key).where(of_keys, c.nonce == _NONCE))
 
     def insert(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Insert `rows` and return the keys that existed."""
+        """Insert `rows`. Return the keys that existed before."""
         nonce = new_number()
         keys = [row["key"] for row in rows]
         is_one_statement = len(rows) == 1 and self._record is None
@@ -84,9 +83,9 @@ class RowInserts:
         return present
 
     def insert_within(self, connection: Connection, rows: Sequence[Mapping[str, Any]], nonce: int) -> list[str]:
-        """Insert `rows` in the caller's transaction, and return the keys that existed.
+        """Insert `rows` in the caller's transaction. Return the keys that existed before.
 
-        `nonce`: the number of the call, which is written into the rows. Afterwards the caller calls `notify`.
+        `nonce`: the number of the call. It is written into the rows. Afterwards the caller calls `notify`.
         """
         keys = [row["key"] for row in rows]
         present = run_steps(connection, self._steps(connection, rows, keys, nonce))
@@ -100,7 +99,6 @@ class RowInserts:
             notify_host(self._host_socket)
 
     def has_inserted(self, connection: Connection, key: str, nonce: int) -> bool:
-        """Return whether the row of `key` was inserted with this `nonce`."""
         return not run_steps(connection, self._others(connection, [key], nonce))
 
     def steps(self, connection: Compilable, rows: Sequence[Mapping[str, Any]]) -> Steps[list[str]]:

@@ -64,10 +64,7 @@ def next_fence(table: sa.Table, now: sa.ColumnElement[int] = _NOW) -> sa.ColumnE
 
 
 def has_no_run(table: sa.Table) -> sa.ColumnElement[bool]:
-    """Return the condition that a row is leased, and that its run is not recorded as started.
-
-    The lease may have expired.
-    """
+    """Return the condition that a row is or was leased, and that its run is not recorded as started."""
     return sa.and_(
         table.c.status == constant(RUNNING), table.c.taken_ahead.in_([constant(AHEAD), constant(AHEAD_AGAIN)])
     )
@@ -108,7 +105,10 @@ class LeaseStatements:
     """
 
     def __init__(self, dialect: type[Dialect], table: sa.Table, *scope: sa.ColumnElement[bool]) -> None:
-        """`scope`: conditions on due rows. An index must begin with their columns, followed by due and key."""
+        """`scope`: conditions on due rows.
+
+        An index must begin with the columns of these conditions, followed by due and key.
+        """
         self._dialect = dialect
         self._table = table
         self._scope = scope
@@ -170,7 +170,7 @@ class LeaseStatements:
         """Return a SELECT of the keys and due times of up to :limit due rows, earliest first.
 
         `types`: only rows of the types :type_0, :type_1, and so on. With `types.apart` each type is read by its own
-        index range. Otherwise rows of other types are read and skipped, which is cheap while few of them are due.
+        index range. Otherwise rows of other types are read and skipped. This is cheap while few of them are due.
         `locked`: lock the rows, and skip rows that others have locked. `sized`: also select the size of the data.
         """
         c = self._table.c

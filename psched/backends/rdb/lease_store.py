@@ -1,4 +1,4 @@
-"""The base class of both `rdb` stores: acquires, extends, settles and releases leases on one table.
+"""The base class of the two `rdb` stores: acquires, extends, settles and releases leases on one table.
 
 lease_statements.py has the SQL. acquire.py chooses the due rows.
 """
@@ -44,8 +44,6 @@ from psched.store import Accepts, AcquireOptions, Finding, StoreSettings, Wakeup
 
 
 class RdbLeaseStore(SqlStore):
-    """Leases on the due rows of one table."""
-
     _kind: ClassVar[str]
     """The kind of the rows: `schedules` or `queue`."""
 

@@ -1,8 +1,8 @@
 """Queries for due times. An idle poller sleeps until the next due time.
 
-A queue's index is ordered by band (see fair_acquire.py) before due time, so the first due row of each band must be
-found. Some databases cannot skip from band to band in an index. So a query names the bands that had rows last time,
-reads the first row of each, and looks for new bands between them.
+A queue's index is ordered by band before due time, so the first due row of each band must be found. Some databases
+cannot skip from band to band in an index. So a query names the bands that had rows last time, reads the first row of
+each, and looks for new bands between them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DueTimes:
     def __init__(self, database: Database, table: sa.Table) -> None:
         self._database = database
         self._bands: tuple[int, ...] = ()
-        """The bands (see fair_acquire.py) that had rows at the last query, highest first; empty for schedules."""
+        """The bands that had rows at the last query, highest first; empty for schedules."""
         self._due_types: frozenset[Any] | None = None
         """The types of the due rows that the last query by type found; None before the first query."""
         self._write_statements(type(database.dialect), table)
@@ -55,9 +55,9 @@ class DueTimes:
     def others_may_be_due(self, types: Collection[str]) -> bool:
         """Return whether the last query by type found due rows of other types. True before the first query.
 
-        A query sees only the first due row of each band (see fair_acquire.py), so it may miss a row of another type. A
-        later query finds that row, after the worker has taken the earlier rows of its own types. A worker queries when
-        it is idle, and every few seconds while it is busy.
+        A query sees only the first due row of each band, so it may miss a row of another type. A later query finds that
+        row, after the worker has taken the earlier rows of its own types. A worker queries when it is idle, and every
+        few seconds while it is busy.
         """
         return self._due_types is None or not self._due_types <= frozenset(types)
 
@@ -80,7 +80,7 @@ class DueTimes:
         return sorted(earliest, key=lambda name: (earliest[name], name))
 
     def bands(self, connection: sa.Connection) -> tuple[int, ...]:
-        """Return the bands (see `band_of`) that have rows, the highest first."""
+        """Return the bands that have rows, the highest first."""
         rows = self._in_each_band(connection, None)
         return tuple(sorted({row[1] for row in rows} - {None}, reverse=True))
 
@@ -104,7 +104,7 @@ class DueTimes:
         return self._database.run(work)
 
     def _in_each_band(self, connection: sa.Connection, types: Collection[str] | None) -> Sequence[Sequence[Any]]:
-        """Return the rows of the statement that `_build` returns. Repeats the statement only if it finds a new band."""
+        """Execute the statement of `_build`, and once more if it finds a new band. Return its rows."""
         while True:
             bands = self._bands
             count = 1 << len(bands).bit_length()  # more than the number of bands, because ABOVE_ALL_BANDS is added
@@ -199,7 +199,7 @@ def _first_of_each_type(dialect: type[Dialect], table: sa.Table) -> sa.Select[An
 def _wait(dues: Iterable[Any], now: int) -> float | None:
     """Return the seconds until the earliest of these due times.
 
-    Ignores values that are not numbers, which SQLite may hold.
+    Ignores values that are not numbers. SQLite may hold such values.
     """
     earliest = min((due for due in dues if isinstance(due, int | float)), default=None)
     return None if earliest is None else max(0.0, (earliest - now) / 1000)

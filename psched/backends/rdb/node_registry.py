@@ -61,7 +61,6 @@ class RdbNodes:
     """Implements `Nodes` for one table of schedules or tasks."""
 
     def __init__(self, database: Database, table: str) -> None:
-        """`table`: the name of the table of schedules or tasks."""
         self._database = database
         self._table_name = table
         self._nodes = nodes_table()

@@ -30,8 +30,6 @@ def outbox_table(metadata: MetaData, rows: str) -> Table:
 
 
 class RdbOutbox:
-    """Implements `EventOutbox`."""
-
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
         self._write_statements(table)
@@ -48,7 +46,6 @@ class RdbOutbox:
         self._old = select(*c).where(old).order_by(c.at, c.number).limit(bindparam("limit"))
 
     def insert(self, connection: Connection, events: Sequence[Mapping[str, object]]) -> None:
-        """Add events in the caller's transaction."""
         rows = [{"number": secrets.randbits(62), "facts": json.dumps(facts)} for facts in events]
         connection.execute(self._insert, rows)
 

@@ -72,7 +72,6 @@ class RdbRunStats:
     """Implements `RunStats` for one table of schedules or tasks."""
 
     def __init__(self, database: Database, table: str) -> None:
-        """`table`: the name of the table of schedules or tasks."""
         self._database = database
         self._own = {"of_table": table}
         self._write_statements(type(database.dialect))

@@ -60,7 +60,7 @@ from psched.store.ledger import (
 
 _COUNTERS = ("counted", "failed_in_row", "run_ended")
 _AT_ONCE = -1
-"""Passed as the time when a run ended; the settling statement then writes the time of its execution instead."""
+"""Passed as the end of a run. The settling statement then writes the current time."""
 
 
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):

@@ -23,8 +23,7 @@ from psched.backends.sql.ledger import limit_columns, option_columns
 from psched.keys import BACKFILL_PREFIX
 
 HAS_ENDED = f"status IN ('{TASK_FAILED}', '{TASK_CANCELLED}')"
-"""SQL condition of the index of failed and cancelled tasks. This index is small, because most ended tasks are finished,
-and so not in the index.
+"""SQL condition of the index of failed and cancelled tasks. The index is small, because most ended tasks are finished.
 """
 
 
@@ -95,7 +94,7 @@ def _index(table: sa.Table, suffix: str, columns: Sequence[sa.ColumnElement[Any]
 
 
 def _add_partial_indexes(queue: sa.Table) -> None:
-    """Add partial indexes. These indexes leave out rows that no query needs."""
+    """Add indexes that leave out rows that no query needs."""
     c = queue.c
     _index(queue, "user_due", [c.band, c.user_name, c.due, c.key], "band IS NOT NULL AND user_name > ''")
     _index(queue, "type_user_due", [c.type, c.band, c.user_name, c.due, c.key], "band IS NOT NULL AND user_name <> ''")
@@ -303,7 +302,7 @@ def band_of(user: str | None, priority: int) -> int:
 
 
 def has_users(band: int) -> bool:
-    """Return whether the rows of a band (see `band_of`) have users."""
+    """Return whether the rows of a band have users."""
     return band > USER_BAND // 2
 
 
@@ -321,7 +320,7 @@ def _leased_table(
     - `due`, one of `columns`, is when the row is due or its lease ends; NULL after the row is finished for good.
     - `ready` is the value of `due` before the last acquire, `claim` the number of that acquire.
     - `nonce` is the number of the call that inserted the row. `endings` records how the row's last leases ended.
-    - `holder` is NULL unless the row is leased.
+    - `holder` is NULL if the row is not leased.
     - `attempts` counts the current lease and earlier leases that were not released. It does not count a lease that
       expired while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`, because no run started under it.
     - `taken_ahead` is 0 after a run is recorded as started.

@@ -54,7 +54,7 @@ from psched.store.task_store import check_wanted, not_wanted
 
 
 class RdbTaskStore(RdbLeaseStore, TaskStore):
-    """Stores the tasks of one queue. A second table has a row per user, which workers lock."""
+    """Stores the tasks of one queue. A second table has a row for each user. Workers lock these rows."""
 
     _kind = "queue"
 
@@ -167,9 +167,10 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         until: float,
         uncertain: bool = False,
     ) -> builtins.list[ScheduleError | None]:
-        """Retire claims and insert their events and failures in one transaction; one by one if a claim is refused.
+        """Retire claims, and insert their events and failures, in one transaction.
 
-        `uncertain`: whether an attempt whose answer was lost may have retired them.
+        If a claim is refused, retire the claims one by one. `uncertain`: whether an attempt whose answer was lost may
+        have retired the claims.
         """
         leases, rows = [claim.lease for claim in claims], [_ending(claim) for claim in claims]
         values = {**values, "lease_holder": self._holder}
@@ -249,7 +250,6 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         values = {"task_key": key, "task_nonce": seen["nonce"], "task_status": self._status(seen, wanted)}
 
         def work(connection: sa.Connection, uncertain: bool) -> bool:
-            """Return whether the task no longer exists."""
             if connection.execute(self._statements.delete, values).rowcount == 1:
                 return True
             row = self._row(connection, key)
@@ -355,9 +355,9 @@ def _refusal(key: str, row: sa.RowMapping | None) -> ScheduleError:
 
 
 def _retired(now: sa.ColumnElement[int]) -> dict[str, Any]:
-    """Return the columns of a row that is retired now and kept for :retention milliseconds (NULL: for ever).
+    """Return the columns of a row that is retired now and kept for :retention milliseconds.
 
-    The progress of an earlier run is deleted.
+    NULL keeps the row for ever. The progress of an earlier run is deleted.
     """
     return {
         "due": sa.null(),
@@ -371,8 +371,8 @@ def _retired(now: sa.ColumnElement[int]) -> dict[str, Any]:
 class QueueStatements:
     """The statements on one queue.
 
-    Parameters: :task_key, :task_nonce (the number of the call that submitted the task), :task_status (NULL for any),
-    :keys, :users, :retention and :alive (both in milliseconds), and others.
+    The parameter :task_nonce is the number of the call that submitted the task. A :task_status of NULL means any
+    status. :retention and :alive are milliseconds.
     """
 
     def __init__(self, leases: LeaseStatements, table: sa.Table, users: sa.Table) -> None:
@@ -435,7 +435,7 @@ class QueueStatements:
 def _long_due(tasks: sa.Table, bands: tuple[int, ...]) -> Statement:
     """Return a SELECT of the due times and keys of waiting rows that have been due for at least :age ms.
 
-    It selects the first :limit such rows in each band (see `band_of`).
+    It selects the first :limit such rows in each band.
     """
     c, parts = tasks.c, []
     limit = sa.bindparam("limit", type_=sa.Integer, required=True)

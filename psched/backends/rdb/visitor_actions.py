@@ -40,7 +40,6 @@ class RdbVisitorActions:
     """Implements `VisitorActions` for one table of schedules or tasks."""
 
     def __init__(self, database: Database, table: str) -> None:
-        """`table`: the name of the table whose schedules or tasks the visitors act on."""
         self._database = database
         self._table = table
 

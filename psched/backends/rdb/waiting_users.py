@@ -1,6 +1,6 @@
 """Finds the users of a queue that have due tasks, and divides the rows of one acquire among them.
 
-No query reads the whole backlog. The SQL is in this module, too.
+No query reads the whole backlog. This module also has the SQL.
 """
 
 from __future__ import annotations
@@ -35,22 +35,18 @@ _HAS_ROW = -1
 """A value in the answer of a statement. It means that the user has a row in the table of users."""
 
 _WINDOW = 100
-"""How many of the earliest due rows (the window) are read first, to find users with due rows."""
+"""The number of the earliest due rows, called the window, that are read first to find users."""
 _WALK = 64
-"""How many more users are read, in the order of their names, if the users found in the window (`_WINDOW`) may not run
-enough tasks.
-"""
+"""How many more users are read, in the order of their names, if the users of the window may not run enough tasks."""
 _STRIDE = 8
 """How many users are read before the next test whether the users found so far may run enough tasks."""
 _SHORT_WALK = 4
-"""How many more users are read even if the users found in the window (`_WINDOW`) may run enough tasks, so that other
-users get their share. Only every other acquire reads these users.
-"""
+"""How many more users are read even if the users of the window may run enough tasks, so that other users get their
+share. Only every other acquire reads these users."""
 
 _Range = tuple[int, WantedTypes]
-"""A band (see fair_acquire.py), and one type that is read separately, or all types. The users of a range are read in
-the order of their names.
-"""
+"""A band, and one type that is read separately, or all types. The users of a range are read in the order of their
+names."""
 
 FirstRows = Mapping[str, Mapping[Any, Any]]
 """The first due row of each user."""
@@ -191,8 +187,8 @@ class UserStatements:
     def _build_due(self, without_user: tuple[bool, ...], types: TypesShape | None) -> sa.Select[Any]:
         """Return a SELECT of the due rows of several users. The column `part` is the number of the user, from 0.
 
-        `without_user`: for each user, whether it is `NO_USER`. The parameters of the first user are :user_0 (unless it
-        is `NO_USER`), :band_0, :limit_0, and :type_0 if types are read separately.
+        `without_user`: whether each user is `NO_USER`. The parameters of user 0 are :user_0, :band_0, :limit_0 and
+        :type_0. `NO_USER` needs no :user_0. If types are not read separately, there is no :type_0.
         """
         rows = [self._due_of_one(number, types, is_no_user) for number, is_no_user in enumerate(without_user)]
         if len(rows) == 1:
@@ -234,7 +230,7 @@ class WaitingUsersQuery:
         enough: int,
         seen: Iterable[WaitingUser] = (),
     ) -> list[WaitingUser]:
-        """Return users that have due rows in `bands` (see `band_of`), and that may run more tasks.
+        """Return users that have due rows in `bands`, and that may run more tasks.
 
         If many rows are due, not all of these users are returned. If all due rows are without user, no user is
         returned.
@@ -288,7 +284,10 @@ class WaitingUsersQuery:
     def _further(
         self, connection: sa.Connection, bands: Sequence[int], types: WantedTypes, known: FirstRows, missing: int
     ) -> list[WaitingUser]:
-        """Return users that are not in `known`: enough to run `missing` more tasks, if `_WALK` users are enough."""
+        """Return users that are not in `known` and may run `missing` more tasks together.
+
+        Reads about `_WALK` users at most, so the returned users may be too few.
+        """
         self._walked = not self._walked
         strides = [_STRIDE] * (_WALK // _STRIDE) if missing > 0 else [_SHORT_WALK] * self._walked
         kinds = types.each() if types.apart else [WantedTypes()]

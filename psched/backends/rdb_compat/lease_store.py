@@ -1,4 +1,4 @@
-"""The base class of both `rdb_compat` stores: leases in the tables of PerfectSched and PerfectQueue.
+"""The base class of the two `rdb_compat` stores: leases in the tables of PerfectSched and PerfectQueue.
 
 A worker holds a row by writing the row's timeout. The fence of a lease consists of the occurrence and the last written
 timeout. An acquire writes a later timeout, and a finish writes a later occurrence.
@@ -134,7 +134,7 @@ class CompatLeaseStore(SqlStore):
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return the seconds until a row is due, or None without such a row.
 
-        Ignores the rows that `_left_rows` remembers because this process cannot run them.
+        Ignores the rows that `_left_rows` remembers. This process cannot run them.
         """
         _refuse(types)
         if self._left_rows.refresh(accepts):
@@ -224,7 +224,7 @@ class CompatLeaseStore(SqlStore):
         return row if row is not None and row["id"] == key else None
 
     def _insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Insert rows, and return the rows whose keys existed."""
+        """Insert rows, and return the rows whose keys existed before."""
         insert = self._database.dialect.insert_one
         return [row for row in rows if not insert(connection, self._table, row)]
 
@@ -245,9 +245,7 @@ class CompatLeaseStore(SqlStore):
     ) -> list[ScheduleError | None]:
         """Lock the rows of the leases, and call `write` with the leases that still hold.
 
-        Each transaction has up to `BATCH` leases.
-
-        `outcome`: see `_settle`.
+        Each transaction has up to `BATCH` leases. `outcome`: see `_settle`.
         """
 
         def work(fences: Mapping[Lease, Fence], connection: Connection, uncertain: bool) -> list[ScheduleError | None]:
@@ -279,7 +277,7 @@ class CompatLeaseStore(SqlStore):
         """Execute `statement`, made by `_settling`, and `on_commit` in one transaction.
 
         Returns None if both took effect. Returns the row if the lease still holds, but another condition of the
-        statement does not. Otherwise returns the error. `outcome`: the columns of a settled row, if known. If the row
+        statement is not met. Otherwise returns the error. `outcome`: the columns of a settled row, if known. If the row
         already has these values, the run was settled before.
         """
         fence = self._present_fence(lease, until)
@@ -381,7 +379,7 @@ class CompatLeaseStore(SqlStore):
         return self._take_sized(connection, connection.execute(self._due_sizes, values).mappings().all(), values)
 
     def _take(self, connection: Connection, keys: Sequence[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Lock the rows of the first `keys`, as many as `_take_sized` allows. Return those that are still due."""
+        """Lock the rows of the first `keys`, as many as `_take_sized` allows. Return the rows that are still due."""
         if len(keys) == values["least"] == 1:
             return self._lock_due.read(connection, keys, values)
         return self._take_sized(connection, self._sizes.read(connection, keys), values)
@@ -389,7 +387,10 @@ class CompatLeaseStore(SqlStore):
     def _take_sized(
         self, connection: Connection, sized: Sequence[RowMapping], values: Mapping[str, Any]
     ) -> Sequence[RowMapping]:
-        """Lock as many of the first rows as fit into :budget bytes, but at least :least. Return those still due."""
+        """Lock as many of the first rows as fit into :budget bytes, but at least :least.
+
+        Return the rows that are still due.
+        """
         count = count_within([row["bytes"] for row in sized], values["budget"], values["least"])
         return self._lock_due.read(connection, [row["id"] for row in sized[:count]], values)
 
@@ -404,7 +405,7 @@ class CompatLeaseStore(SqlStore):
     def _places(self, connection: Connection, keys: OrderedPages) -> Iterator[RowMapping]:
         """Yield `key`, `due` and `now` of each row.
 
-        Leaves out the rows that `_left_rows` remembers because this process cannot run them.
+        Leaves out the rows that `_left_rows` remembers. This process cannot run them.
         """
         for page in keys.pages(lambda statement, after: connection.execute(statement, after).mappings().all()):
             yield from (place for place in page if not self._left_rows.has(place["key"], place["due"]))
@@ -554,10 +555,8 @@ def _error(
 ) -> ScheduleError | None:
     """Return the error of a write that changed nothing because the lease no longer holds.
 
-    Return None if an earlier attempt of the same call has executed the write.
-
-    `row`: the current row, None if it is gone. `uncertain`: whether the answer to an earlier attempt was lost.
-    `outcome`: see `CompatLeaseStore._settle`.
+    Return None if an earlier attempt of the same call has executed the write. `row`: the current row; None if it is
+    gone. `uncertain`: whether the answer to an earlier attempt was lost. `outcome`: see `CompatLeaseStore._settle`.
     """
     if row is None:
         return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")

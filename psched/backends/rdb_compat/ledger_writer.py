@@ -1,4 +1,4 @@
-"""Writes the ledger for PerfectSched's table, which records neither versions nor holders.
+"""Writes the ledger for PerfectSched's table. This table records neither versions nor holders.
 
 A change that Ruby made is recorded when psched next settles or changes the schedule.
 """

@@ -80,9 +80,7 @@ def data_column(
 ) -> bytes:
     """Return data in the form of the Ruby programs: compact JSON.
 
-    The member `type` is last, unless `data` already has one.
-
-    Raises ValueError if the data is too large.
+    The member `type` is last, unless `data` already has one. Raises ValueError if the data is too large.
     """
     text = encode({**data, "type": type_}, max_data_size)
     stored = compress(text) if compressed else text.encode()
@@ -145,8 +143,7 @@ def _raw(data: Any) -> str | bytes:
 def _content(fields: RowReader, row: Mapping[Any, Any], key: str, max_data_size: int) -> tuple[str, dict[str, Any]]:
     """Return type and data.
 
-    Data that is not a JSON object counts as {}, as in the Ruby programs. If the data is too large, `problem` describes
-    that.
+    Data that is not a JSON object counts as {}, as in the Ruby programs. If the data is too large, `problem` says so.
     """
     data: dict[str, Any] = {}
     try:

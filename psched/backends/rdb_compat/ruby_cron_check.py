@@ -41,7 +41,7 @@ class _RubyField:
     words: dict[str, str]
 
     def values(self, text: str) -> set[int]:
-        """Return the values of a field. Raises _CronFieldError."""
+        """Return the numbers that the field `text` matches. Raises _CronFieldError."""
         terms = text.split(",")
         while len(terms) > 2 and not terms[-1]:  # Ruby's split drops empty terms at the end
             terms.pop()
@@ -85,7 +85,7 @@ _FIELDS = (
 
 
 def ruby_problem(cron: str, timezone: str) -> str | None:
-    """Return the error that a Ruby worker would raise for this rule, or None. The rule must be valid in psched."""
+    """Return why a Ruby worker cannot use this rule, or None. The rule must be valid in psched."""
     try:
         fields = _split(cron)
         _, hours, days, months, weekdays = (field.values(text) for field, text in zip(_FIELDS, fields, strict=True))
@@ -102,7 +102,6 @@ def ruby_problem(cron: str, timezone: str) -> str | None:
 
 
 def _may_be_first_sunday(day: str, days: set[int], weekday: str, weekdays: set[int]) -> bool:
-    """Return whether the days can include the first Sunday of a month."""
     if day == "L":
         return False
     by_day, by_weekday = not days.isdisjoint(range(1, 8)), 0 in weekdays
@@ -110,7 +109,7 @@ def _may_be_first_sunday(day: str, days: set[int], weekday: str, weekdays: set[i
 
 
 def _split(cron: str) -> list[str]:
-    """Return the five fields. Raises _CronFieldError."""
+    """Return the five fields of a cron expression. Raises _CronFieldError."""
     if cron in _MACROS:
         return _MACROS[cron].split()
     if cron.strip().startswith("@"):

@@ -35,7 +35,7 @@ class SkippedRowCache:
         fork_safety.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """In a forked process, make a new lock, because a thread of the parent may hold the old lock."""
+        """Make a new lock. Called in a forked process, because a thread of the parent may hold the old lock."""
         self._lock = threading.Lock()
 
     def refresh(self, accepts: Accepts | None) -> bool:

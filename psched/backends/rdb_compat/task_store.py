@@ -61,7 +61,7 @@ _FIRST_TIMEOUT = 1_300_000_000
 """Unix seconds. No worker acquires a row whose timeout is at or before this time."""
 
 _FINISHED = {"created_at": None}
-"""The value of a column that identifies a finished row."""
+"""The value of the column that identifies a finished row."""
 
 
 class CompatTaskStore(CompatLeaseStore, TaskStore):
@@ -119,9 +119,9 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return self._callers.sql(paramstyle, lambda own: self._task_insert.sql(own, row, {}))
 
     def _insert_keys(self, connection: Compilable, rows: Sequence[Mapping[str, Any]]) -> Steps[builtins.list[str]]:
-        """Insert rows, and return the keys that existed.
+        """Insert rows. Return the keys that existed before.
 
-        Executes one statement for each row, because a statement for several rows gets them as JSON, which cannot hold
+        Executes one statement for each row. A statement for several rows would get them as JSON, and JSON cannot hold
         bytes.
         """
         present = []
@@ -332,8 +332,8 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         """Return the due rows whose users (`resource`) run fewer rows than the `max_running` of the row.
 
         Rows without user or without `max_running` are not limited. Rows with the greatest weight come first; rows of
-        equal weight are ordered by due time. The weight of a row is its `max_running` (or 1) divided by one more than
-        the number of running rows of its user.
+        equal weight are ordered by due time. The weight of a row is its `max_running`, or 1 without a `max_running`,
+        divided by one more than the number of running rows of its user.
         """
         c = self._table.c
         t = self._table.alias("others")
@@ -386,7 +386,7 @@ _RELEASE = text("DO RELEASE_LOCK(:name)")
 
 
 class TableLock:
-    """MariaDB's named lock, which PerfectQueue's workers hold while they acquire rows of a table.
+    """MariaDB's named lock. PerfectQueue's workers hold it while they acquire rows of a table.
 
     Threads may share this object. Each thread calls `held` with its own connection.
     """

@@ -7,7 +7,7 @@ from psched.store.calendars import StoredCalendar
 
 
 class RedisCalendars:
-    """Implements `Calendars`: the hash `calendars` of a table of schedules."""
+    """Implements `Calendars`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

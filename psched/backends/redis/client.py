@@ -94,7 +94,6 @@ class Location:
     tls: Tls | None
 
     def encryption(self) -> Finding:
-        """Return the finding of `psched doctor` about encryption and verification."""
         encrypted = self.options.get("connection_class") is SSLConnection
         verified = "full" if self.options.get("ssl_check_hostname") else "ca"
         verify = verified if self.options.get("ssl_cert_reqs") == "required" else "none"
@@ -168,7 +167,7 @@ Client = Any
 """A Redis or a RedisCluster of redis-py. Both have the same commands."""
 
 _NO_LIMIT = 2**31
-"""The maximum number of connections of one pool: no limit, because each thread uses only one connection."""
+"""A number of connections that no pool reaches. Each thread uses only one connection."""
 
 
 class RedisServer:
@@ -271,7 +270,7 @@ class RedisServer:
         return _Cluster(self._log_in, retry=Retry(NoBackoff(), 0), require_full_coverage=False, **options)
 
     def _log_in(self, connect: Callable[[], None]) -> None:
-        """Call `connect`, which logs in on a new connection. While logins are paused, raise the last refusal again.
+        """Call `connect` to log in on a new connection. While logins are paused, raise the last refusal again.
 
         Raises redis-py's errors.
         """

@@ -35,7 +35,7 @@ class RedisCounts:
     """
 
     def __init__(self, run: Run) -> None:
-        """`run`: runs a script, given its name (`verb`) and arguments, and returns the answer."""
+        """`run`: runs the script of this table that a name (`verb`) and arguments give, and returns its answer."""
         self._run = run
 
     def types(self, limit: int, most: int) -> list[TypeCounts]:
@@ -53,8 +53,6 @@ class RedisCounts:
 
 
 class RedisScheduleCounts(RedisCounts):
-    """Implements `ScheduleCounts`."""
-
     def counts(self, most: int) -> Mapping[str, Counted]:
         return _named(_SCHEDULES, self._run("counts", milliseconds(NEVER), milliseconds(NO_OCCURRENCE)))
 
@@ -71,8 +69,6 @@ class RedisScheduleCounts(RedisCounts):
 
 
 class RedisTaskCounts(RedisCounts):
-    """Implements `TaskCounts`."""
-
     def counts(self, most: int) -> Mapping[str, Counted]:
         return _named(_TASKS, self._run("counts"))
 
@@ -96,7 +92,7 @@ class RedisTaskCounts(RedisCounts):
 
 
 def _named(names: Sequence[str], found: Sequence[Sequence[int]]) -> Mapping[str, Counted]:
-    """Return the counts by name. Leaves out empty counts, which the script could not determine."""
+    """Return the counts by name. Leaves out counts that the script could not determine."""
     return {name: _counted(number) for name, number in zip(names, found, strict=True) if number}
 
 

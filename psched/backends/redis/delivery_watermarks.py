@@ -12,8 +12,6 @@ from psched.store.delivery_watermarks import Watermark, WatermarkKind
 
 
 class RedisWatermarks:
-    """Implements `Watermarks`."""
-
     def __init__(self, run: Run) -> None:
         self._run = run
 

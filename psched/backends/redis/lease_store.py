@@ -1,4 +1,4 @@
-"""The base class of both Redis stores, which implement `LeaseStore`."""
+"""The base class of the Redis stores of schedules and of tasks. It implements `LeaseStore`."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ details."""
 
 
 class RedisLeaseStore(LeaseStore):
-    """Leases on the due rows of one table."""
-
     _settling: ClassVar[Sequence[str]]
     """The scripts that settle successful runs."""
 
@@ -193,7 +191,7 @@ class RedisLeaseStore(LeaseStore):
         return self._server.call(script_composer.compose(self._table.kind, verb), [self._table.meta], arguments)
 
     def _run(self, verb: str, *arguments: Argument) -> Any:
-        """Run the script `verb`, which must be safe to run twice."""
+        """Run the script `verb`. It must be safe to run twice."""
         return self._server.run(lambda _: self._call(verb, *arguments))
 
     def _get(self, key: str) -> dict[str, Any] | None:
@@ -210,10 +208,8 @@ class RedisLeaseStore(LeaseStore):
     ) -> Iterator[tuple[Answer | None, bool]]:
         """Run a script on `BATCH` rows at a time.
 
-        Yield each row's answer, and whether the answer to an earlier attempt was lost.
-
-        `rows`: the arguments of each row. `common`: arguments before those of the rows. `tables`: other tables that the
-        script writes.
+        Yield each row's answer, and whether the answer to an earlier attempt was lost. `rows`: the arguments of each
+        row. `common`: arguments before those of the rows. `tables`: other tables that the script writes.
         """
         script, keys = script_composer.compose(self._table.kind, verb), [self._table.meta, *tables]
 
@@ -235,7 +231,7 @@ class RedisLeaseStore(LeaseStore):
         rows: Iterable[Sequence[Argument]] | None = None,
         common: Sequence[Argument] = (),
     ) -> list[ScheduleError | None]:
-        """Run a script that ends leases or, if `outcome` is None, writes rows and keeps their leases.
+        """Run a script that ends leases. If `outcome` is None, the script writes rows and keeps their leases.
 
         `outcome`: how the runs ended. `rows` and `common`: see `_answers`; by default `rows` are the keys and leases.
         """
@@ -260,7 +256,7 @@ class RedisLeaseStore(LeaseStore):
 class SubmitOnAdvance:
     """The `connection` that an advance passes to `on_commit`.
 
-    This object keeps the tasks for the script `advance_and_submit`.
+    It keeps the tasks for the script `advance_and_submit`.
     """
 
     def __init__(self, server: RedisServer) -> None:
@@ -336,10 +332,7 @@ class AcquireNumbers:
         forks.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Start at a random number.
-
-        A child also does so after a fork, because the parent continues with its own numbers.
-        """
+        """Start at a random number. Called in a new process, because the parent continues with its own numbers."""
         self._lock = threading.Lock()
         self._last = secrets.randbits(48)  # Lua compares numbers exactly only up to 2 to the 53rd
         self._spans: list[_Span] = []

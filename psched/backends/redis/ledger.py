@@ -32,7 +32,7 @@ _SCHEDULES = 32
 """The maximum number of schedules whose entries or changes one script reads."""
 
 Run = Callable[..., Any]
-"""Runs a script, given its name (`verb`) and arguments, and returns the answer."""
+"""Runs a script, given its name (`verb`) and arguments. Returns the script's answer."""
 
 
 class RedisLedger:
@@ -93,7 +93,10 @@ class RedisLedger:
         return found
 
     def _last_entries(self, wanted: Sequence[Definition], before: int) -> Iterator[tuple[Definition, LedgerRow]]:
-        """Yield, for each definition, its last entry before the time `before` (unix milliseconds), if it has one."""
+        """Yield the last entry of each definition before the time `before`, in unix milliseconds.
+
+        Definitions without such an entry are left out.
+        """
         examined = dict.fromkeys(wanted, 0)
         while examined:
             left, most = list(examined), max(_EXAMINED // len(examined), 1)

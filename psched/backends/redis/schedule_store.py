@@ -284,7 +284,10 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
 
 
 def _seen_again(change: RowChange, row: ScheduleRow) -> RowChange:
-    """Return `change` for `row`, as read again after it has run. Raises ScheduleError if its times are unchanged."""
+    """Return `change` for `row`, which was read again after a run.
+
+    Raises ScheduleError if the times of the row are unchanged.
+    """
     if isinstance(change.seen, ScheduleRow) and _as_seen(row) == _as_seen(change.seen):
         problem = row.problem or "its times are not whole seconds"
         raise ScheduleError(f"{row.key!r} cannot be changed: {problem}; repair or delete this schedule")
@@ -294,7 +297,7 @@ def _seen_again(change: RowChange, row: ScheduleRow) -> RowChange:
 def _as_seen(seen: ScheduleRow) -> list[Argument]:
     """Return what the scripts compare with the stored row: the version, status and times of `seen`.
 
-    Leaves out the due time of a running row, because each renewal of the lease changes it.
+    The due time of a running row is left out, because each renewal of the lease changes it.
     """
     due: Argument = "" if seen.status == _RUNNING else milliseconds(seen.next_run_time)
     return [seen.version, seen.status, milliseconds(seen.next_time), due]

@@ -39,7 +39,7 @@ def compose(kind: str, verb: str) -> Script:
 
 @cache
 def _files() -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Return two mappings: file → its functions; script → the files that it needs and its own lines."""
+    """Return the functions of each file. Also return, for each script, the files that it needs and its own lines."""
     functions: dict[str, str] = {}
     scripts: dict[str, tuple[str, str]] = {}
     for path in _FOLDER.glob("*.lua"):

@@ -26,7 +26,7 @@ class RedisTable:
     """One table. The key `meta` of a table holds the table's kind and layout."""
 
     def __init__(self, server: RedisServer, name: str, kind: str) -> None:
-        """Raises ConfigError unless `name` is a plain identifier."""
+        """Raises ConfigError if `name` is not a plain identifier."""
         self.name = checked_name(name)
         self.kind = kind
         self.prefix = f"{{psched}}:{self.name}:"

@@ -192,9 +192,9 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         return int(self._run("purge", limit))
 
     def _drop_unreadable(self, unreadable: Sequence[Sequence[Any]]) -> None:
-        """Do what the base class does.
+        """Log the keys that have no valid row, and remove them from the running tasks of every user.
 
-        Also remove the tasks from the running tasks of every user, because the users of unreadable tasks are unknown.
+        The users of unreadable tasks are unknown.
         """
         super()._drop_unreadable(unreadable)
         keys = [found[0] for found in unreadable if len(found) > 2]
@@ -209,7 +209,10 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
             self._run("remove_lost_runs", "", *keys)
 
     def _seen(self, key: str, wanted: TaskFilter | None) -> Sequence[bytes] | None:
-        """Return creation number and fence of a row, or None. Raises ScheduleError for a wrong type or user."""
+        """Return the creation number and the fence of a row, or None.
+
+        Raises ScheduleError for a wrong type or user.
+        """
         seen: Sequence[bytes] | None = self._run("row_identity", key)
         if seen is not None and wanted is not None and (row := self.get(key)) is not None:
             check_wanted(row, wanted, status_too=False)

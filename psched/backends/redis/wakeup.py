@@ -132,7 +132,6 @@ class WakeList:
             return False
 
     def _is_overdue(self) -> bool:
-        """Return whether the server's answer is late by more than `_OVERDUE`."""
         return self._clock() > self._answer_at + _OVERDUE and self._is_open(self._connection)
 
     def _wait(self, connection: Connection) -> None:

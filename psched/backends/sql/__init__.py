@@ -19,7 +19,7 @@ _DIALECTS = {
     **dict.fromkeys(("mysql", "mysql2", "mariadb"), "mysql:MySQLDialect"),
     **dict.fromkeys(("postgresql", "postgres"), "postgresql:PostgreSQLDialect"),
 }
-"""Scheme of a URL → module and class of its dialect. The module is imported when a URL needs it."""
+"""The module and class of the dialect for each scheme of a URL. A module is imported when a URL needs it."""
 
 
 def open_database(

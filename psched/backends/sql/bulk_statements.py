@@ -1,7 +1,7 @@
-"""UPDATEs and INSERTs for many rows, whose values are given as JSON.
+"""UPDATEs and INSERTs for many rows. The values of the rows are sent as JSON.
 
-A bulk statement takes a value that all rows share as a parameter, not from each row's JSON. Parsing the JSON costs a
-database as much as the change itself, and MariaDB even more.
+A value that all rows share is sent as a parameter. Parsing JSON costs a database as much as the change itself, and
+MariaDB even more.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class BulkUpdate:
 
     A column in which all rows have the same value is a shared column. Its value is sent once, as a parameter; the
     values of the other columns are sent as JSON. A statement is built for each set of shared columns. Building and
-    compiling a statement takes as long as settling a hundred rows. So a set that is rare uses the statement without
-    shared columns, if `prepare` has compiled that one. A single row has a statement of its own, without JSON, which
-    takes less processor time: 13 % on SQLite and PostgreSQL, and 40 % on MariaDB (2026-11-22).
+    compiling a statement takes as long as settling a hundred rows. So rows with a rare set use the statement without
+    shared columns, if `prepare` has compiled it. A single row has a statement of its own, without JSON, which takes
+    less processor time: 13 % on SQLite and PostgreSQL, and 40 % on MariaDB (2026-11-22).
     """
 
     def __init__(
@@ -72,18 +72,16 @@ class BulkUpdate:
         return self._statement(names).execute(connection, {**values, **same, _ROWS: as_parameter(rows, names)})
 
     def parameters(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of the statement for one row."""
         return {parameter: row[name] for name, parameter in self._parameters.items()}
 
     def given(self) -> dict[str, sa.ColumnElement[Any]]:
-        """Return the values of one row, as parameters."""
         return {name: sa.bindparam(parameter, type_=self._types[name]) for name, parameter in self._parameters.items()}
 
     def on_one_row(self) -> sa.Update | sa.Insert:
         return self._build(self.given(), now_ms())
 
     def _names(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """Return the names of the values to send for each row: the key, and the values that differ."""
+        """Return the names of the values to send for each row: the key, and the values that differ between rows."""
         everything, count = tuple(self._types), len(rows)
         # Counting is twice as fast as `any` with a generator (2026-11-23).
         names = tuple(
@@ -174,7 +172,6 @@ class BulkInsert:
     def _page(
         self, page: Sequence[GivenRow], values: Mapping[str, Any]
     ) -> tuple[tuple[Statement, Statement], Mapping[str, Any]]:
-        """Return the statements of `_build` and their parameters for a page of rows."""
         same = page[0] if len(page) == 1 else _same(page)
         differing = () if len(page) == 1 else tuple(sorted(set().union(*page) - same.keys()))
         parameters = {**{_PREFIX + name: value for name, value in same.items()}, **values}

@@ -38,7 +38,7 @@ PARAMSTYLES = ("format", "named", "numeric", "numeric_dollar", "pyformat", "qmar
 
 
 class Compiler(NamedTuple):
-    """Takes the place of a connection, to compile a statement when there is no connection."""
+    """Stands in for a connection, to compile a statement when there is no connection."""
 
     dialect: Dialect
 

@@ -65,7 +65,10 @@ def execute_text(connection: sa.Connection, text: str, parameters: Any = ()) -> 
 
 
 def run_steps(connection: sa.Connection, steps: Steps[T]) -> T:
-    """Execute the statements of `steps` and return the result of `steps`, which may catch the driver's errors."""
+    """Execute the statements of `steps`, and return the result of `steps`.
+
+    A driver's error is raised inside `steps`, which may catch it.
+    """
     try:
         statement = next(steps)
         while True:
@@ -114,10 +117,7 @@ _made: Callable[..., Any] = lru_cache(_CACHED)(_make)
 
 
 def cached_on_class(build: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """Decorate a method that sets attributes.
-
-    The method runs once for equal arguments; later objects get the same values.
-    """
+    """Decorate a method that sets attributes. It runs once for equal arguments; later objects get the same values."""
 
     def attributes(kind: type[S], *parts: P.args, **named: P.kwargs) -> dict[str, Any]:
         blank = object.__new__(kind)  # so that no attribute refers to a caller's object
@@ -144,9 +144,8 @@ class Compilable(Protocol):
 class CompiledText:
     """A statement in the driver's form: its text and the names of its parameters.
 
-    `constants`: the values of the parameters that the statement itself sets, by name.
-
-    `places`: the names in the order of the parameters; None if the driver takes parameters by name. `names`: all names.
+    `constants`: the values of the parameters that the statement itself sets, by name. `places`: the names in the order
+    of the parameters; None if the driver takes parameters by name. `names`: all names.
     """
 
     text: str
@@ -234,6 +233,6 @@ class Statement:
         return found
 
     def rows_on(self, connection: sa.Connection, keys: Sequence[str]) -> Sequence[Sequence[Any]]:
-        """Execute the statement for `keys` (at least one), and return the rows as `rows` does; see `execute_on`."""
+        """Execute the statement for `keys`, at least one. Return the rows as `rows` does. See `execute_on`."""
         found: Sequence[Sequence[Any]] = execute_text(connection, *self.step_on(connection, keys, {})).fetchall()
         return found

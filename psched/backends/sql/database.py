@@ -177,7 +177,7 @@ class Database:
     def savepoint(self, connection: Connection) -> Iterator[None]:
         """Do nothing.
 
-        Subclasses set a savepoint, so that a failed statement does not abort the caller's transaction.
+        A subclass sets a savepoint, so that a failed statement does not abort the caller's transaction.
         """
         yield
 
@@ -188,9 +188,9 @@ class Database:
         values: Mapping[str, Any],
         also: Callable[[Connection], object] | None = None,
     ) -> bool:
-        """Change one row.
+        """Change one row. If the row exists, run `statement.then` and `also` in the same transaction.
 
-        If the row exists, run `statement.then` and `also` in the same transaction. Return whether the row exists.
+        Return whether the row exists.
         """
         then = statement.then
         if then is not None and also is None and self.dialect.compound_statements:
@@ -210,9 +210,9 @@ class Database:
     def _joined(
         self, connection: Connection, statement: Statement, then: Statement, values: Mapping[str, Any]
     ) -> bool | None:
-        """Execute both statements as one.
+        """Execute both statements as one. Return whether the first changed a row.
 
-        Return whether the first changed a row; None if the database cannot execute both as one.
+        Return None if the database cannot execute both as one.
         """
         first, second = statement.prepare(connection), then.prepare(connection)
         text = self.dialect.joined(connection, first.text, second.text)
@@ -227,10 +227,9 @@ class Database:
     ) -> bool:
         """Change `count` rows, then run `steps`, in one transaction.
 
-        Return False, and change nothing, if `change` changes more or fewer rows.
-
-        `change` returns the number of changed rows. Without steps, `change` must be one statement. In this case no
-        transaction is opened, and the change stays even if the number differs.
+        Return False, and change nothing, if `change` changes more or fewer rows. `change` returns the number of changed
+        rows. Without steps, `change` must be one statement. In this case no transaction is opened, and the change stays
+        even if the number differs.
         """
         if not steps:
             return change() == count
@@ -251,7 +250,6 @@ class Database:
             execute_text(connection, "ROLLBACK")
 
     def retry_reason(self, error: Exception) -> RetryReason | None:
-        """Return why `error` is temporary; None if `error` is not temporary."""
         if isinstance(error, PoolTimeoutError):
             return RetryReason.LOST
         driver = self._engine.dialect.loaded_dbapi.Error
@@ -282,7 +280,7 @@ class Database:
         return self.run(lambda connection, _: connection.execute(statement, values).scalar())
 
     def dedicated(self) -> Any:
-        """Return a new connection, which the caller must close. Its `dbapi_connection` is the driver's own."""
+        """Return a new connection. The caller must close it. Its `dbapi_connection` is the driver's own connection."""
         self._is_dedicated = True
         connection = self._engine.raw_connection()
         connection.detach()
@@ -311,19 +309,16 @@ class Database:
         return self.dialect.timeouts.lock + 1
 
     def close_before_fork(self) -> None:
-        """Close idle connections before a fork.
-
-        An in-memory database stays open: parent and child each get a copy.
-        """
+        """Close idle connections before a fork. An in-memory database stays open: parent and child each get a copy."""
         if not self.dialect.ephemeral:
             self._pool.close_idle()
 
     def reset_after_fork(self) -> None:
-        """In a forked process, leave the connections to the parent. A child has its own copy of an in-memory database.
+        """Leave the connections to the parent. Called in a forked process.
 
-        If there are connections, a new engine is needed, because a thread of the parent may have held a lock of the old
-        engine. The old engine must not close its connections when they are freed, because that would end the parent's
-        sessions.
+        A child has its own copy of an in-memory database. If there are connections, a new engine is needed, because a
+        thread of the parent may have held a lock of the old engine. The old engine must not close its connections when
+        they are freed, because that would end the parent's sessions.
         """
         if self.dialect.ephemeral or not (self._pool.has_connections or self._is_dedicated):
             return
@@ -385,10 +380,7 @@ class ConnectionPool:
             raise
 
     def release(self, connection: PooledConnection, usable: bool = True) -> None:
-        """Keep a connection for the next call.
-
-        Close it instead if it is unusable, or if enough connections are idle.
-        """
+        """Keep a connection for the next call. Close it if it is unusable, or if `size` connections are idle."""
         try:
             if usable and not connection.invalidated and len(self._idle) < self._size:
                 self._idle.append(connection)

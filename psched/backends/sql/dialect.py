@@ -1,7 +1,7 @@
 """The differences between databases. Each dialect overrides the members that differ in its database.
 
-SQL that differs is a construct of this module (`now_ms`, `ExactText`), which each dialect compiles in its own way. So
-the stores build every statement once for all databases.
+SQL that differs is a construct of this module, such as `now_ms` or `ExactText`. Each dialect compiles the construct in
+its own way. So the stores build every statement once for all databases.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL funct
 
 
 def now_once() -> ScalarSelect[int]:
-    """Return the clock as a subquery, for statements on many rows: the database might compute `now_ms` for each row."""
+    """Return the clock as a subquery, for statements on many rows.
+
+    Without the subquery, the database might compute `now_ms` for each row.
+    """
     return select(now_ms()).scalar_subquery()
 
 
@@ -157,9 +160,9 @@ class Dialect:
         return None
 
     def host_socket(self, table: str) -> bytes | None:
-        """Return the name of the socket by which clients wake a worker on their host; None if there is none.
+        """Return the name of the socket by which clients wake a worker on their host; see `HostWakeup`.
 
-        See `HostWakeup`.
+        Return None if there is no such socket.
         """
         return None
 
@@ -190,7 +193,7 @@ class Dialect:
         connection.execute(verbatim(sql))
 
     def full_disk(self) -> Finding | None:
-        """Return the finding about a full disk of an SQLite file; None if the disk has room, and for servers."""
+        """Return the finding about a full disk if this is a database in a file and its disk is full, else None."""
         return None
 
     def create_database(self) -> None:
@@ -198,7 +201,6 @@ class Dialect:
 
     @staticmethod
     def code(error: BaseException | None) -> Any:
-        """Return the code of a driver's error."""
         raise NotImplementedError
 
     def retry_reason(self, error: DBAPIError) -> RetryReason | None:
@@ -239,7 +241,7 @@ class Dialect:
 
     @classmethod
     def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
-        """Return the condition that `column` is among `keys`. The database selects (and locks) the keys only once."""
+        """Return the condition that `column` is among `keys`. The database executes the SELECT `keys` only once."""
         return column.in_(keys)
 
     def joined(self, connection: Connection, first: str, second: str) -> str | None:
@@ -260,8 +262,8 @@ class Dialect:
     ) -> Any:
         """Return an INSERT of the selected `rows`, with the columns `names`.
 
-        If a key exists, the INSERT adds the values of the columns `added` to the row, and overwrites the columns
-        `replaced`.
+        If a key exists, the INSERT adds the values of the columns `added` to the existing row, and overwrites the
+        columns `replaced`.
         """
         new = cls.on_conflict_insert(table).from_select(list(names), rows)
         values = {name: table.c[name] + new.excluded[name] for name in added}

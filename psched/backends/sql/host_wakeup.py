@@ -57,7 +57,7 @@ class HostWakeup:
         self._is_bound = False
 
     def listen(self, seconds: float) -> None:
-        """Bind the socket's name, unless another process has bound it."""
+        """Bind the socket's name if no other process has bound it."""
         if not self._is_bound:
             with suppress(OSError):  # the name is bound by another process
                 self._socket.bind(self._name)

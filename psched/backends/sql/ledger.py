@@ -361,9 +361,9 @@ class SqlLedger:
         return done
 
     def _trim_changes(self, connection: sa.Connection, age: int) -> None:
-        """Trim the changes of the next key: keep the last change older than `age` (in ms) and all later changes.
+        """Trim the changes of the next key. Keep the last change older than `age` milliseconds and all later changes.
 
-        If that last change records the deletion of the schedule, this change is deleted, too.
+        If the last change older than `age` records the deletion of the schedule, this change is deleted, too.
         """
         key = connection.execute(self._next_key, {"after_key": self._trim_after}).scalar()
         self._trim_after = "" if key is None else key
@@ -469,5 +469,5 @@ def _between(column: sa.Column[Any], wanted: LedgerFilter) -> Iterator[sa.Column
 
 
 def _nth(column: sa.Column[Any], order: Any) -> sa.Select[Any]:
-    """Return a SELECT of `column` from one row: the row in `order` after the first :skipped rows."""
+    """Return a SELECT of `column` from the row that follows the first :skipped rows in `order`."""
     return sa.select(column).order_by(*order).limit(1).offset(sa.bindparam("skipped"))

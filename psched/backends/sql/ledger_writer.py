@@ -23,7 +23,7 @@ _OF_TIMES = ("next_time", "due", "regular_time", "regular_due")
 
 
 class LedgerWriter:
-    """Inserts ledger entries and definition changes, usually in the same statement or transaction as the change."""
+    """Inserts ledger entries and definition changes, usually together with the change of the schedule."""
 
     def __init__(
         self, dialect: type[Dialect], schedules: sa.Table, ledger: sa.Table, changes: sa.Table, reckoning: str
@@ -147,7 +147,7 @@ class LedgerWriter:
         return {f"change_{name}": value for name, value in change.items()}
 
     def _entry_of_row(self, row: GivenColumns, now: sa.ColumnElement[int], age: int = 0) -> sa.Insert:
-        """Return the INSERT of entries. Their version is that of the schedule's row, minus `age` (1 after a change)."""
+        """Return the INSERT of entries. Their version is the version of the schedule's row minus `age`."""
         return self._insert_entry(self._schedules, row, now, self._schedules.c.key == row["key"], age=age)
 
     def _insert_entry(

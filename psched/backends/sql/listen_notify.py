@@ -78,7 +78,7 @@ def has_triggers(database: Database, table: str) -> bool:
 
 
 def create_triggers(database: Database, table: Table) -> None:
-    """Create the triggers of `table`, unless they exist. Logs a warning if the user lacks the privilege."""
+    """Create the missing triggers of `table`. Logs a warning if the user lacks the privilege."""
 
     def work(connection: Connection, _: bool) -> None:
         with database.transaction(connection):

@@ -91,13 +91,11 @@ _SQL_MODE = "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO', IF(@@sql_mode LIKE 
 """The SQL mode of each session. ANSI_QUOTES keeps the server's setting, because SQLAlchemy has already read it."""
 
 _VERIFY = {"full": "VERIFY_IDENTITY", "ca": "VERIFY_CA", "none": "REQUIRED"}
-"""`tls.verify` → mysqlclient's `ssl_mode`."""
+"""mysqlclient's `ssl_mode` for each value of `tls.verify`."""
 
 
 @dataclass(frozen=True, eq=False)
 class MySQLDialect(Dialect):
-    """A MariaDB or MySQL server."""
-
     name: ClassVar[str] = "mysql"
     driver: ClassVar[str] = "pymysql"
     begin: ClassVar[str] = "START TRANSACTION"
@@ -152,10 +150,7 @@ class MySQLDialect(Dialect):
         return socket_name(self.url, table)
 
     def engine_options(self) -> dict[str, Any]:
-        """Return the options for connecting.
-
-        `read_timeout` also limits the handshake, which `connect_timeout` does not limit.
-        """
+        """Return the options for connecting. `read_timeout` also limits the handshake; `connect_timeout` does not."""
         arguments: dict[str, Any] = {
             "charset": "utf8mb4",
             "connect_timeout": math.ceil(self.timeouts.connect),
@@ -201,7 +196,7 @@ class MySQLDialect(Dialect):
         return self.url.get_driver_name() == "mysqldb"
 
     def prepare(self, connection: Any) -> None:
-        """Set up the session, unless a pooler shares it with other clients. psched also works without these settings.
+        """Set up the session. Leave it unchanged if a pooler shares it with other clients.
 
         The variables of MariaDB are in a comment that only MariaDB executes; those of MySQL in a comment that only
         MySQL executes.
@@ -241,9 +236,9 @@ class MySQLDialect(Dialect):
         return self.code(error) in _REFUSED
 
     def joined(self, connection: Connection, first: str, second: str) -> str | None:
-        """Return a compound statement for MariaDB. Return None for MySQL.
+        """Return a compound statement for MariaDB, or None for MySQL.
 
-        MySQL executes such statements only in stored programs.
+        MySQL executes compound statements only in stored programs.
         """
         return "".join((_BEGIN, first, _THEN, second, _END)) if _is_mariadb(connection) else None
 

@@ -58,7 +58,7 @@ class ByKeys:
 
 
 class RowsByKeys:
-    """Reads rows by their keys. One statement reads at most 16 MB of stored data, or a single larger row."""
+    """Reads rows by their keys. One statement reads at most 16 MB of stored data, or one larger row."""
 
     def __init__(self, rows: sa.Select[Any], key: sa.Column[Any]) -> None:
         self._key = key.name
@@ -126,9 +126,9 @@ def _follows(order: Mapping[str, sa.ColumnElement[Any]], last: Mapping[str, Any]
 
 
 FEW = 10_000
-"""The maximum number of rows that are sorted in Python after a filter; a tenth of this number if only one page is read.
-If more rows pass the filter, the database reads the index that has the wanted order, and filters its rows.
-"""
+"""The maximum number of rows that are sorted in Python after a filter. If only one page is read, the maximum is a tenth
+of this number. If more rows pass the filter, the database reads the index that has the wanted order, and filters its
+rows."""
 
 
 _PASSES = "passes"
@@ -147,7 +147,7 @@ def read_pages(
     few_conditions: Sequence[sa.ColumnElement[bool]] | None = None,
     is_filter_ordered: bool = False,
 ) -> Iterator[sa.RowMapping]:
-    """Yield those of `rows` that meet `conditions`, ordered by due time and key, or by key alone.
+    """Yield the rows of the SELECT `rows` that meet `conditions`, ordered by due time and key, or by key alone.
 
     One statement reads the keys of a page from an index, and others read the rows with these keys. MariaDB would sort
     the whole table to read rows in this order.
@@ -179,10 +179,10 @@ def read_pages(
 
 
 def _few(database: Database, keys: sa.Select[Any], after: Sequence[Any], few: int) -> Sequence[sa.RowMapping] | None:
-    """Read at most `few` rows and sort them. Return those after `after`; None if `keys` finds more than `few` rows.
+    """Read at most `few` rows and sort them. Return the rows after `after`.
 
-    `keys`: a query for the rows that pass a filter; it uses the filter's index. Also returns None if a value cannot be
-    compared, because SQLite stores values of any type.
+    Return None if `keys` finds more than `few` rows, or if a value cannot be compared, because SQLite stores values of
+    any type. `keys`: a query for the rows that pass a filter; it uses the filter's index.
     """
     found = database.rows(keys.limit(few + 1), {})
     if len(found) > few:

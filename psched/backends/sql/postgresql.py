@@ -30,7 +30,7 @@ from psched.errors import ConfigError, PoolerError
 from psched.store import Finding
 
 Steps = Generator[Any, Any, Any]
-"""psycopg's protocol: the generator yields the events to wait for, and receives the events that are ready (0: none)."""
+"""psycopg's protocol: the generator yields the events to wait for, and receives the events that are ready, or 0."""
 
 _ASKED = 5
 """How often two connections are asked for their session. Once is not enough, because other clients may interfere."""
@@ -58,7 +58,7 @@ _REFUSED = (
 )  # fmt: skip
 _REFUSED_ROLE = re.compile(r'role ".*" does not exist')
 _TURNED_AWAY = (*_REFUSED, '" does not exist')
-"""Texts of refusals that may come before the server asks for a password. In this case `refusal` finds no SQLSTATE."""
+"""Texts of refusals that may come before the server asks for a password. For these, `refusal` finds no SQLSTATE."""
 
 _LOGIN_REFUSED = "28P01"
 """The SQLSTATE of a refused login."""
@@ -114,8 +114,6 @@ def _field(compiler: SQLCompiler, value: str, name: str, type_: Any) -> str:
 
 
 class PostgreSQLDialect(Dialect):
-    """A PostgreSQL server."""
-
     name: ClassVar[str] = "postgresql"
     driver: ClassVar[str] = "psycopg"
     on_conflict_insert: ClassVar[Any] = staticmethod(insert)
@@ -198,7 +196,7 @@ class PostgreSQLDialect(Dialect):
     def connect(self, driver: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Return a connection of the driver.
 
-        With psycopg, adds the SQLSTATE to the error of a refused login, because libpq omits it.
+        With psycopg, the error of a refused login gets the SQLSTATE that libpq omits.
         """
         if not self._is_psycopg:
             return super().connect(driver, arguments, options)

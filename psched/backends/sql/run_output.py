@@ -23,7 +23,7 @@ _RUNS = 2**62
 
 
 def output_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
-    """Return the table of outputs. `run`: from the fence, see `_RUNS`. `purge_at`: when the output is deleted."""
+    """Return the table of outputs. `run`: made from the fence; see `_RUNS`. `purge_at`: when the output is deleted."""
     table = sa.Table(
         f"{checked_name(schedules)}_output",
         metadata,

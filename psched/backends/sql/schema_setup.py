@@ -49,11 +49,9 @@ class Schema:
     def create(self) -> None:
         """Create missing tables and indexes, and upgrade tables of an earlier layout.
 
-        Only one process at a time changes existing tables.
-
-        Raises:
-            ConfigError: another program or version created the table, the server is too old, the file cannot be used,
-                or a table cannot be changed while workers run.
+        Only one process at a time changes existing tables. Raises ConfigError in these cases: another program or
+        version created the table, the server is too old, the file cannot be used, or a table cannot be changed while
+        workers run.
         """
         dialect = self._database.dialect
         dialect.create_database()
@@ -74,10 +72,10 @@ class Schema:
             raise ConfigError(problem)
 
     def _upgrade(self, patient: Database) -> str | None:
-        """Make the changes that are due. Return an error message if the tables must stay unchanged, else None.
+        """Make the changes that the tables need. Return an error message if the tables must stay unchanged, else None.
 
         `patient`: the database with long timeouts, for building indexes. The lock of `psched init` needs a session of
-        its own, which a pooler may not have, so the lock is taken only if there is something to change.
+        its own, which a pooler may not have. So the lock is taken only if there is something to change.
         """
         changes = partial(patient.run, lambda connection, _: self._changes(connection))
         if not changes():
@@ -266,7 +264,7 @@ def _no_rows(table: sa.Table) -> Statement:
 def _no_row_of_any(tables: Sequence[sa.Table], dialect: sa.Dialect) -> str:
     """Return a SELECT without rows that fails if one of the tables lacks a column.
 
-    The SELECT is not built by SQLAlchemy, which would keep objects for each of 300 columns in every process.
+    SQLAlchemy does not build this SELECT, because it would keep objects for each of 300 columns in every process.
     """
     quote = dialect.identifier_preparer
     parts = []
@@ -320,7 +318,10 @@ def schema_hash(tables: Sequence[sa.Table], common: Sequence[sa.Table] = ()) -> 
 
 
 def _lines(table: sa.Table, first: str) -> Iterator[str]:
-    """Yield lines that describe a table. `first`: the start of its name, which the lines leave out."""
+    """Yield lines that describe a table.
+
+    `first`: the beginning of the table's name. The lines leave it out.
+    """
 
     def relative(name: object) -> str:
         return str(name).removeprefix(first)
@@ -359,9 +360,9 @@ class RecordedSchema(Schema):
     _is_shared = False
 
     def __init__(self, kind: str, database: Database, *tables: sa.Table, common: Sequence[sa.Table] = ()) -> None:
-        """`tables`: the store's main table, then its other tables. `common`: tables that all stores share.
+        """`kind`: see `NewColumn`. `tables`: the store's main table, then its other tables.
 
-        `kind`: see `NewColumn`.
+        `common`: tables that all stores share.
         """
         super().__init__(database, tables[0], "key", "psched's rdb store", *tables[1:])
         self._kind = kind
@@ -513,10 +514,10 @@ class RecordedSchema(Schema):
         return None if row is None else RecordedLayout(*row)
 
     def _standing(self, connection: sa.Connection, columns: Columns) -> tuple[Standing, RecordedLayout | None]:
-        """Return whether the tables are older or newer, and their recorded layout. Missing tables count as current.
+        """Return whether the tables are older or newer than this version, and their recorded layout.
 
-        `columns`: the columns of each table. Reads the recorded layout after the columns, because another process that
-        creates the tables at this moment records the layout first.
+        Missing tables count as current. `columns`: the columns of each table. Reads the recorded layout after the
+        columns, because another process that creates the tables at this moment records the layout first.
         """
         meta = columns[self._meta]
         is_readable = meta is not None and set(self._meta.c.keys()) <= set(meta)

@@ -19,8 +19,6 @@ _NOW = Statement(select(now_ms()))
 
 
 class SqlStore(LeaseStore):
-    """A store in one table of one database."""
-
     def __init__(self, database: Database, schema: Schema) -> None:
         """Opens no connection."""
         self._database = database

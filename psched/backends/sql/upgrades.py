@@ -22,9 +22,9 @@ COMMON = "common"
 class NewColumn:
     """A column that a step adds. `make` returns the column, which never changes after the layout is released.
 
-    `kind`: the kind of store, `schedules`, `queue` or `ledger` (the ledger of `rdb_compat`), or `COMMON`. `table`: the
-    suffix that makes this table's name from the name of the store's first table (such as `_ledger`; empty for the first
-    table itself). The `table` of a common table is the whole name.
+    `kind`: the kind of store: `schedules`, `queue`, `ledger` or `COMMON`. The kind `ledger` is the ledger of
+    `rdb_compat`. `table`: the suffix of the table's name, such as `_ledger`. The name before it is the name of the
+    store's first table. The suffix is empty for this first table. For a common table, `table` is the whole name.
     """
 
     kind: str
@@ -62,13 +62,10 @@ class UpgradeStatement(NamedTuple):
     table: str
     sql: str
     is_index: bool = False
-    """Whether the statement builds or drops an index. Building an index may take long, but only on SQLite do workers
-    wait.
-    """
+    """Whether the statement builds or drops an index. Building may take long. On SQLite, workers wait for it."""
 
 
 def released_hashes(layout: int) -> Collection[str]:
-    """Return the schema hashes of an earlier released layout."""
     return next((step.released for step in STEPS if step.layout == layout + 1), ())
 
 
