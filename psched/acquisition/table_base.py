@@ -17,10 +17,10 @@ from psched.settlement_base import Settlement
 from psched.store import LeaseStore, holder_name
 from psched.task import Task
 
-Opened = TypeVar("Opened", bound="PolledTable")
+Opened = TypeVar("Opened", bound="TableBase")
 
 
-class PolledTable:
+class TableBase:
     """Base class of `ScheduleCollection` and `Queue`. It acquires rows of one table as tasks, and is a context manager.
 
     Safe to use from several threads, but not across a fork.

@@ -26,7 +26,7 @@ they would delay the event loop."""
 Waiting = tuple[NewTask, asyncio.Future[bool]]
 
 
-class AsyncGroupSubmit:
+class AsyncSubmitCombiner:
     """Combines the tasks of one event loop into batches. If no batch is being sent, a task does not wait."""
 
     def __init__(self, store: TaskStore, forget: Callable[[], object]) -> None:

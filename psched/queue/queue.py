@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from psched.acquisition.table_base import PolledTable
+from psched.acquisition.table_base import TableBase
 from psched.acquisition.task_source import TaskSource
 from psched.async_methods import async_iterator_twin, async_twin, run_in_thread, signed_as_twin_of
 from psched.backends import open_stores
@@ -51,7 +51,7 @@ from psched.task import Task
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from psched.queue.async_submit_combiner import AsyncGroupSubmit
+    from psched.queue.async_submit_combiner import AsyncSubmitCombiner
 
     R_co = TypeVarWithDefault("R_co", default=Any, covariant=True)
 else:
@@ -62,7 +62,7 @@ PRIORITIES = range(-100, 101)
 """The allowed priorities. Each priority in use costs every poll one more look-up."""
 
 
-class Queue(PolledTable):
+class Queue(TableBase):
     """All tasks of one table. Usable as a context manager. Safe to use from several threads, but not across a fork."""
 
     store: TaskStore
@@ -80,7 +80,7 @@ class Queue(PolledTable):
         settlement = TaskSettlement(store, retention, max_attempts, failed_retention, stats_retention)
         super().__init__(store, settlement, times)
         self._retention = settlement.retention
-        self._group_submits: dict[Any, AsyncGroupSubmit] = {}
+        self._submit_combiners: dict[Any, AsyncSubmitCombiner] = {}
         self._results = ResultPoller(store.outcomes)
 
     def __getitem__(self, key: str) -> QueuedTask:
@@ -163,7 +163,7 @@ class Queue(PolledTable):
         task = storable_task(NewTask(key, type, {} if data is None else data, **given))
         with SubmitCall([task], self.store.keeps_headers) as call:
             if connection is None:
-                existed = await self._group_submit().submit(call.tasks[0])
+                existed = await self._submit_combiner().submit(call.tasks[0])
             else:
                 existed = bool(await self.store.submit_async(call.tasks, connection))
             call.existing = [task.key] if existed else ()
@@ -202,18 +202,18 @@ class Queue(PolledTable):
             )
         return self[key]
 
-    def _group_submit(self) -> AsyncGroupSubmit:
-        """Return the group submit of the running event loop."""
+    def _submit_combiner(self) -> AsyncSubmitCombiner:
+        """Return the combiner of the running event loop."""
         from asyncio import get_running_loop  # noqa: PLC0415 – programs without asyncio save the time of this import
 
-        from psched.queue.async_submit_combiner import AsyncGroupSubmit  # noqa: PLC0415 – it imports asyncio
+        from psched.queue.async_submit_combiner import AsyncSubmitCombiner  # noqa: PLC0415 – it imports asyncio
 
         loop = get_running_loop()
-        group = self._group_submits.get(loop)
-        if group is None:
-            forget = partial(self._group_submits.pop, loop, None)
-            group = self._group_submits[loop] = AsyncGroupSubmit(self.store, forget)
-        return group
+        combiner = self._submit_combiners.get(loop)
+        if combiner is None:
+            forget = partial(self._submit_combiners.pop, loop, None)
+            combiner = self._submit_combiners[loop] = AsyncSubmitCombiner(self.store, forget)
+        return combiner
 
     def list(
         self,

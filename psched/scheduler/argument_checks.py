@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from psched.error_messages import shown
 from psched.keys import check_key
 from psched.retry_wait import check_wait
-from psched.scheduler.instance_heartbeats import INSTANCE
+from psched.scheduler.instance_registry import INSTANCE
 
 _MAX_NAME_LENGTH = 200
 """The maximum number of characters of a name. It leaves room for the time in the key of an occurrence's task."""

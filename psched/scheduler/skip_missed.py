@@ -15,7 +15,7 @@ from psched.clock import monotonic
 from psched.errors import IdempotentError, OutcomeUnknownError, PreemptedError
 from psched.execution.stop_event import StopEvent
 from psched.model import ScheduleRow
-from psched.scheduler.instance_heartbeats import Instance, InstanceRegistry
+from psched.scheduler.instance_registry import Instance, InstanceRegistry
 from psched.schedules import rule_occurrences
 from psched.schedules.collection import ScheduleCollection
 from psched.time_text import local_time

@@ -39,7 +39,7 @@ from psched.execution.stop_event import StopEvent
 from psched.process.run_outcome_log import log_runs
 from psched.process.running_table import RunningTable
 from psched.scheduler.function_handlers import Function, FunctionRouter
-from psched.scheduler.instance_heartbeats import InstanceRegistry
+from psched.scheduler.instance_registry import InstanceRegistry
 from psched.scheduler.registered_schedules import Registration, store_registration, store_registrations
 from psched.scheduler.skip_missed import MissedOccurrences
 from psched.scheduler.stores import STATS_RETENTION, OpenStores

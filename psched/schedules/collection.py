@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Unpack, get_args
 
 from psched import cron
-from psched.acquisition.table_base import PolledTable
+from psched.acquisition.table_base import TableBase
 from psched.async_methods import async_iterator_twin, async_twin
 from psched.backends import open_stores
 from psched.config import Section
@@ -71,7 +71,7 @@ class Defaults:
     stats_retention: float = 30 * 86400.0
 
 
-class ScheduleCollection(PolledTable):
+class ScheduleCollection(TableBase):
     """All schedules of one table. Usable as a context manager.
 
     Safe to use from several threads, but not across a fork.

@@ -15,7 +15,7 @@ import psutil
 from faultlab import forkserver_client
 from psched import Scheduler, create_scheduler
 from psched.model import TaskFilter, TaskRow
-from psched.scheduler.instance_heartbeats import INSTANCE
+from psched.scheduler.instance_registry import INSTANCE
 from psched.scheduler.stores import OpenStores, open_scheduler_stores, scheduler_settings
 from tests.daemon.harness import PATIENCE, is_alive, read_lines, wait_for
 from tests.programs import ROOT

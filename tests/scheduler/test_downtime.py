@@ -13,7 +13,7 @@ import pytest
 from psched import Scheduler
 from psched.execution.stop_event import StopEvent
 from psched.model import NewTask, ScheduleRow
-from psched.scheduler.instance_heartbeats import INSTANCE, Instance, InstanceRegistry
+from psched.scheduler.instance_registry import INSTANCE, Instance, InstanceRegistry
 from psched.scheduler.skip_missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores
 from psched.time_text import local_time
@@ -187,8 +187,8 @@ def test_a_heartbeat_row_that_was_deleted_is_created_again(site: Site, new_insta
 def test_the_row_of_an_instance_that_died_long_ago_is_deleted(
     site: Site, new_instance: InstanceRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.scheduler.instance_heartbeats.INTERVAL", 0.1)
-    monkeypatch.setattr("psched.scheduler.instance_heartbeats._CLEANUP_INTERVAL", 5)
+    monkeypatch.setattr("psched.scheduler.instance_registry.INTERVAL", 0.1)
+    monkeypatch.setattr("psched.scheduler.instance_registry._CLEANUP_INTERVAL", 5)
     with instance(site, lease=0.01), instance(site) as alive:
         new_instance.register()
         for _ in range(4):

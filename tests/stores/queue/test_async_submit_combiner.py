@@ -173,7 +173,7 @@ def test_several_event_loops_share_a_queue(queue: Queue) -> None:
     for thread in threads:
         thread.join()
     assert len(keys_in(queue.store)) == 60
-    assert queue._group_submits == {}, "an event loop that has ended is kept"
+    assert queue._submit_combiners == {}, "an event loop that has ended is kept"
 
 
 request_id: ContextVar[str] = ContextVar("request_id", default="none")
