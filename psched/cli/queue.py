@@ -51,8 +51,8 @@ _TABLE = ListColumns(
 _TIMES = ("created_at", "run_at", "timeout", "finished_at")
 _COUNTED = ("waiting", "due", "running")
 _STATS = ListColumns(
-    brief={"type": 0, **dict.fromkeys((*_COUNTED, "oldest", "workers"), KEPT)},
-    wide=("type", *_COUNTED, "oldest", "workers"),
+    brief={"type": 0, **dict.fromkeys((*_COUNTED, "oldest", "nodes"), KEPT)},
+    wide=("type", *_COUNTED, "oldest", "nodes"),
 )
 
 
@@ -196,7 +196,7 @@ def stats(chosen: Chosen, last: float) -> None:
     """Count the tasks by status and type, and the runs of the last hour by type.
 
     Prints the number of tasks in each status. Then, for each type: waiting tasks, due tasks, running tasks, for how
-    long the first task has been due, and the number of live nodes that route the type (`workers`). At most 10,000 tasks
+    long the first task has been due, and the number of live nodes that route the type (`nodes`). At most 10,000 tasks
     of a status and 1,000 of a type (`1,000+`) are counted. At most 100 types are shown, the longest due first. Then the
     command prints the runs that ended, as `psched stats` does. A wait is the time from a task's due time to the start
     of its first attempt. With `type: rdb_compat`, only the statuses are counted, because it keeps types inside the data
@@ -204,7 +204,7 @@ def stats(chosen: Chosen, last: float) -> None:
 
     --json prints one object with statuses (for each status an object with count, and with more: true if there may be
     more tasks than count), types: an array of objects with type, waiting, due, running (as above), oldest (seconds, or
-    null) and workers (null if workers are not recorded), and runs, as in `psched stats`.
+    null) and nodes (null if nodes are not recorded), and runs, as in `psched stats`.
     """
     with opened_section(chosen, "queue", read_only=True) as tasks:
         insight = TaskInsight(tasks)
@@ -213,7 +213,7 @@ def stats(chosen: Chosen, last: float) -> None:
         nodes = insight.nodes()
         report = report_of(insight, tasks.store.stats is not None, last)
     rows = [
-        fields_of(each) | {"workers": None if nodes is None else sum(node.types.accepts(each.type) for node in nodes)}
+        fields_of(each) | {"nodes": None if nodes is None else sum(node.types.accepts(each.type) for node in nodes)}
         for each in types
     ]
     if chosen.json:

@@ -9,7 +9,7 @@ from psched.cli.opened_sections import required_section
 from psched.cli.options import Chosen
 from psched.config import SectionName
 from psched.errors import ConfigError
-from psched.insight.nodes import live_workers
+from psched.insight.nodes import live_nodes
 from psched.store import LeaseStore
 from psched.store.type_filter import TypeFilter
 from psched.supervisor.loaded_config import configured_application
@@ -21,9 +21,9 @@ def warn_unless_routed(chosen: Chosen, name: SectionName, store: LeaseStore, typ
     Prints nothing if the application cannot be loaded.
     """
     types = routed_types(chosen, name)
-    if types is None or types.accepts(type_) or any(worker.types.accepts(type_) for worker in live_workers(store)):
+    if types is None or types.accepts(type_) or any(node.types.accepts(type_) for node in live_nodes(store)):
         return
-    click.echo(f"warning: the configured application does not route the type {type_!r}: no worker runs it", err=True)
+    click.echo(f"warning: neither the configured application nor a live node routes the type {type_!r}", err=True)
 
 
 def routed_types(chosen: Chosen, name: SectionName) -> TypeFilter | None:

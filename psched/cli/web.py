@@ -1,4 +1,4 @@
-"""psched web: serves the web pages about schedules, tasks and workers."""
+"""psched web: serves the web pages about schedules, tasks and nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 )
 @common_options()
 def web(chosen: Chosen, listen: tuple[str, int] | None) -> int:
-    """Serve pages about schedules, tasks and workers.
+    """Serve pages about schedules, tasks and nodes.
 
     Runs until TERM or INT. Without authentication, only visitors on this host are accepted, and an address that other
     hosts can reach is refused. Visitors cannot change anything unless `web: {actions: true}` is configured. See

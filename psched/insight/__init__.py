@@ -20,7 +20,7 @@ from psched.insight.simulation import Lateness, SimulatedHour, SimulatedOutage, 
 from psched.insight.task_insight import TaskDetails, TaskInsight
 from psched.insight.timeline import Outage, Timeline, TimelineRun
 from psched.insight.week_ahead import ClockChange, ClockNote, CrowdedMinute, WeekAhead
-from psched.insight.why_waiting import Reason, why_waiting, worker_hint
+from psched.insight.why_waiting import Reason, why_waiting
 
 __all__ = [
     "ChangePreview",
@@ -57,5 +57,4 @@ __all__ = [
     "merged",
     "open_insight",
     "why_waiting",
-    "worker_hint",
 ]

@@ -13,8 +13,8 @@ from psched import cron
 from psched.backends import database_problem, is_driver_error
 from psched.config import Section, SectionName, Settings
 from psched.errors import ConfigError, PoolerError
-from psched.insight.unrouted_types import unrouted_types
-from psched.insight.why_waiting import worker_hint
+from psched.insight.nodes import unrouted_types
+from psched.insight.why_waiting import routing_hint
 from psched.model import ScheduleRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
@@ -105,23 +105,23 @@ def clock_finding(store: LeaseStore) -> Finding:
     return Finding("clocks", False, message, remedy="synchronise both clocks by NTP (psched uses the database's)")
 
 
-def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Iterator[Finding]:
+def routing_findings(store: LeaseStore, nodes: Sequence[Node] | None) -> Iterator[Finding]:
     """Yield findings about the live nodes, and about types with due rows that no live node acquires.
 
-    `workers`: the live nodes; None if the store does not record nodes. Then there are no findings.
+    `nodes`: the live nodes; None if the store does not record nodes. Then there are no findings.
     """
-    if workers is None:
+    if nodes is None:
         return
-    unrouted = unrouted_types(store, workers)
-    alive = "; ".join(f"{worker.name} routes {worker.types.describe()}" for worker in workers)
-    if not workers:
+    unrouted = unrouted_types(store, nodes)
+    alive = "; ".join(f"{node.name} routes {node.types.describe()}" for node in nodes)
+    if not nodes:
         waiting = f"; rows of these types wait: {unrouted}" if unrouted else ""
-        yield Finding("workers", True, f"no node is running{waiting}")
+        yield Finding("routing", True, f"no node is running{waiting}")
     elif not unrouted:
-        yield Finding("workers", True, alive)
+        yield Finding("routing", True, alive)
     else:
         remedy = f"deploy an application that routes them, or extend `types` ({alive})"
-        yield Finding("workers", False, f"no live node routes {unrouted}", remedy=remedy)
+        yield Finding("routing", False, f"no live node routes {unrouted}", remedy=remedy)
 
 
 def hook_findings(section: Section, schedules: ScheduleCollection) -> Iterator[Finding]:
@@ -180,7 +180,7 @@ def _overdue_findings(schedules: ScheduleCollection, nodes: Sequence[Node] | Non
     late = list(_late(schedules))
     if len(late) > 1 and not nodes and all(not row.attempts and row.status == WAITING for row in late):
         message = f"no worker has started any of the following {len(late)} schedules"
-        yield Finding("overdue", False, message, remedy=worker_hint(nodes, late[0].type))
+        yield Finding("overdue", False, message, remedy=routing_hint(nodes, late[0].type))
     for row in late:
         message, remedy = _lateness(row, schedules.state(row, now), nodes)
         yield Finding("overdue", False, message, remedy=remedy)
@@ -218,7 +218,7 @@ def _lateness(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | No
     if state.word == RUNNING:
         return f"{what}: attempt {row.attempts} is running{node}{error}", None
     if row.status == RUNNING:
-        return f"{what}: attempt {row.attempts}{node} has lost its lease{error}", worker_hint(nodes, row.type)
+        return f"{what}: attempt {row.attempts}{node} has lost its lease{error}", routing_hint(nodes, row.type)
     if row.attempts:
         due = local_time(row.next_run_time)
         failed = "1 attempt has failed" if row.attempts == 1 else f"{row.attempts} attempts have failed"
@@ -226,7 +226,7 @@ def _lateness(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | No
         return what, f"psched show {row.key!r} prints the whole error"
     if state.word == LEASED:
         return f"{what}: it is running, or waits for a retry", None
-    return f"{what} and was not started", worker_hint(nodes, row.type)
+    return f"{what} and was not started", routing_hint(nodes, row.type)
 
 
 def _failing_findings(schedules: ScheduleCollection) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The nodes that use the same tables: on which host each runs, and the tasks that its processes run."""
+"""The nodes that use the same tables: on which host each runs, what it routes, and the tasks that its processes run."""
 
 from __future__ import annotations
 
@@ -36,9 +36,15 @@ class NodeState:
     processes: tuple[NodeProcess, ...]
 
 
-def live_workers(store: LeaseStore) -> Sequence[Node]:
+def live_nodes(store: LeaseStore) -> Sequence[Node]:
     """Return the live nodes of a table; an empty sequence if the store does not record nodes."""
     return () if store.nodes is None else store.nodes.alive()
+
+
+def unrouted_types(store: LeaseStore, nodes: Sequence[Node]) -> str:
+    """Return, as text, the types with due rows that none of these nodes acquires."""
+    due = store.due_by_type()
+    return ", ".join(sorted(type_ for type_ in due if not any(node.types.accepts(type_) for node in nodes)))
 
 
 def merged(nodes: Iterable[Node]) -> list[NodeState]:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from psched.error_messages import one_line
-from psched.insight.nodes import live_workers
+from psched.insight.nodes import live_nodes, unrouted_types
 from psched.insight.run_stats import RunReport, RunsAt, run_report, runs_by_time
-from psched.insight.unrouted_types import unrouted_types
 from psched.store import ScheduleStore, TaskStore
 from psched.store.counts import Counted, TypeCounts
 from psched.store.node_registry import Node
@@ -78,8 +77,8 @@ class TableInsight:
 
         None if there are no such types, or if no node is alive.
         """
-        workers = live_workers(self._table)
-        return (unrouted_types(self._table, workers) if workers else "") or None
+        nodes = live_nodes(self._table)
+        return (unrouted_types(self._table, nodes) if nodes else "") or None
 
     def nodes(self) -> list[Node] | None:
         """Return the live nodes of this table; None if the store does not record nodes."""

@@ -10,12 +10,12 @@ from psched.store import LeaseStore, TaskStore
 from psched.store.node_registry import Node
 from psched.time_text import local_time
 
-ReasonWord = Literal["broken", "paused", "ended", "not due", "no worker", "max_running", "busy"]
+ReasonWord = Literal["broken", "paused", "ended", "not due", "no node", "max_running", "busy"]
 BROKEN: Final = "broken"
 PAUSED: Final = "paused"
 ENDED: Final = "ended"
 NOT_DUE: Final = "not due"
-NO_WORKER: Final = "no worker"
+NO_NODE: Final = "no node"
 MAX_RUNNING: Final = "max_running"
 BUSY: Final = "busy"
 
@@ -37,7 +37,7 @@ def why_waiting(row: ScheduleRow | TaskRow, store: LeaseStore, now: float) -> li
         return []
     nodes = None if store.nodes is None else store.nodes.alive()
     reasons = list(_reasons(row, due, store, now, nodes))
-    return reasons or [Reason(BUSY, worker_hint(nodes, row.type))]
+    return reasons or [Reason(BUSY, routing_hint(nodes, row.type))]
 
 
 def _reasons(
@@ -55,7 +55,7 @@ def _reasons(
         leased = "" if store.knows_holders else ", or a worker has leased it until then"
         yield Reason(NOT_DUE, f"it is due {local_time(due)}{retry}{leased}")
     if nodes is not None and not any(node.types.accepts(row.type) for node in nodes):
-        yield Reason(NO_WORKER, worker_hint(nodes, row.type))
+        yield Reason(NO_NODE, routing_hint(nodes, row.type))
     if isinstance(row, TaskRow) and row.user is not None and isinstance(store, TaskStore):
         running, least = store.reads.running_of(row.user)
         limit = min((each for each in (row.max_running, least) if each is not None), default=None)
@@ -64,7 +64,7 @@ def _reasons(
             yield Reason(MAX_RUNNING, f"user {row.user!r} has {tasks} running, and max_running is {limit}")
 
 
-def worker_hint(nodes: Sequence[Node] | None, type_: str) -> str:
+def routing_hint(nodes: Sequence[Node] | None, type_: str) -> str:
     """Return a question or a hint about nodes that could run a row of this type.
 
     `nodes`: the live nodes; None if they are unknown.

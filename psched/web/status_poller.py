@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 INTERVAL: Final = 1.0
 """Seconds from one snapshot to the next."""
 _SLOW_INTERVAL = 4.0
-"""Seconds after which workers and overdue schedules are read again."""
+"""Seconds after which nodes and overdue schedules are read again."""
 PATIENCE: Final = 2.5
 """Seconds after which a database that has not answered counts as unreachable."""
 _FIRST = 6.0
@@ -206,6 +206,6 @@ def _mark(
     nodes: Sequence[NodeState],
     overdue: Sequence[ScheduleRow],
 ) -> str:
-    workers = [(node.name, node.vanished, node.processes) for node in nodes]
-    seen = (int(now) // _REFRESH, *schedules.items(), *tasks.items(), *workers, *(row.key for row in overdue))
+    states = [(node.name, node.vanished, node.processes) for node in nodes]
+    seen = (int(now) // _REFRESH, *schedules.items(), *tasks.items(), *states, *(row.key for row in overdue))
     return hashlib.sha256(repr(seen).encode("utf-8", "backslashreplace")).hexdigest()[:12]

@@ -34,7 +34,7 @@ def test_stats_and_forecast_on_each_database(fresh: Commands, database: str) -> 
     mail, report = found["types"]
     assert mail.pop("oldest") >= 0
     numbers = {name: {"count": count, "more": False} for name, count in (("waiting", 1), ("due", 1), ("running", 0))}
-    assert mail == {"type": "mail", **numbers, "workers": 0}
+    assert mail == {"type": "mail", **numbers, "nodes": 0}
     assert (report["type"], report["oldest"]) == ("report", None)
     hours = fresh.ok("forecast", "--days", "1", "--json").json
     assert [hour["starts"] for hour in hours["hours"]] == [4] * 24
@@ -110,7 +110,7 @@ def test_stats_into_a_pipe_are_lines_of_cells(both: Commands) -> None:
     both.ok("queue", "submit", "one", "mail", "{}")
     lines = both.ok("queue", "stats").out.splitlines()
     assert lines[0].split() == ["waiting", "1"]
-    assert lines[-2].split("\t") == ["type", "waiting", "due", "running", "oldest", "workers"]
+    assert lines[-2].split("\t") == ["type", "waiting", "due", "running", "oldest", "nodes"]
     assert lines[-1].split("\t")[:4] == ["mail", "1", "1", "0"]
 
 

@@ -21,7 +21,7 @@ import psched
 app = psched.App()
 app.task("known")(print)
 """
-WARNING = "warning: the configured application does not route the type 'other': no worker runs it\n"
+WARNING = "warning: neither the configured application nor a live node routes the type 'other'\n"
 
 
 def announce(psched: Commands, section: str, *types: str) -> None:
@@ -98,7 +98,7 @@ def test_list_and_doctor_name_types_that_no_live_node_routes(both: Commands) -> 
     assert warned(both, "list") == "types that no live node routes: other\n"
     both.ok("queue", "list")
     told = both("doctor").out
-    assert "FAILED  workers" in told
+    assert "FAILED  routing" in told
     assert "no live node routes other" in told
     announce(both, "schedules", "known", "other")
     both.ok("list")

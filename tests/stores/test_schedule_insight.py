@@ -222,8 +222,8 @@ def test_why_a_schedule_waits(bench: Bench, store: ScheduleStore, insight: Sched
     bench.add(store, "later", due=FAR_OFF)
     nodes = store.nodes
     announce(nodes, "host/1", "schedules", TypeFilter(("other",)))
-    assert words("due") == ["no worker"]
-    assert words("later") == ["not due", "no worker"]
+    assert words("due") == ["no node"]
+    assert words("later") == ["not due", "no node"]
     announce(nodes, "host/1", "schedules", TypeFilter(("type1",)))
     assert words("due") == ["busy"]
     assert [node.name for node in insight.nodes() or ()] == ["host/1"]
@@ -233,7 +233,7 @@ def test_why_a_schedule_waits(bench: Bench, store: ScheduleStore, insight: Sched
     bench.take(store, "later")
     assert words("later") == []
     nodes.withdraw("host/1")
-    assert [reason.text for reason in insight.details("due").waits if reason.word == "no worker"] == [
+    assert [reason.text for reason in insight.details("due").waits if reason.word == "no node"] == [
         "no node is running; start one: psched run, or pschedd start"
     ]
 

@@ -61,7 +61,7 @@ def test_pages_without_rows_say_how_to_begin(visit: Visit) -> None:
     client = visit()
     assert "psched add KEY TYPE CRON DATA" in client.get("/schedules").text
     assert "psched queue submit KEY TYPE DATA" in client.get("/tasks").text
-    assert "No worker is running" in client.get("/").text
+    assert "No node is running" in client.get("/").text
 
 
 def test_now_says_that_tasks_have_failed() -> None:

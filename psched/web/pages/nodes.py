@@ -1,4 +1,4 @@
-"""The page Nodes: the workers of all hosts."""
+"""The page Nodes: the nodes of all hosts."""
 
 from __future__ import annotations
 

@@ -73,13 +73,13 @@ def verdict(snapshot: Snapshot) -> tuple[str, str]:
         count = str(snapshot.overdue_count)
         return "bad", "1 schedule is overdue" if count == "1" else f"{count} schedules are overdue"
     if not alive and due:
-        return "bad", "No worker is running, and work is due"
+        return "bad", "No node is running, and work is due"
     if any(node.vanished for node in snapshot.nodes):
         return "warn", "A node has vanished"
     if snapshot.schedules.get("failing", _NONE).count:
         return "warn", "Some schedules are failing and being retried"
     if not alive:
-        return "warn", "No worker is running"
+        return "warn", "No node is running"
     failed = snapshot.tasks.get("failed", _NONE)
     if failed.count:
         return "warn", "1 task has failed" if str(failed) == "1" else f"{failed} tasks have failed"

@@ -202,7 +202,7 @@ def test_why_a_task_waits(ours: QueueBench) -> None:
     store.submit([NewTask("later", "type1", run_at=FAR_OFF), NewTask("other", "unknown", run_at=LONG_AGO + 100)])
     assert words(insight, "one") == ["busy"]
     assert words(insight, "later") == ["not due"]
-    assert words(insight, "other") == ["no worker"]
+    assert words(insight, "other") == ["no node"]
     claim = ours.claim(store, "one")
     assert words(insight, "one") == []
     assert words(insight, "two") == ["max_running"]
