@@ -60,6 +60,13 @@ def is_backfill_key(key: str) -> bool:
     return key.startswith(BACKFILL_PREFIX)
 
 
+def reserved_for_backfills(key: str, name: str = "key") -> InvalidValueError:
+    """Return the error that a schedule has the key of a backfill. `name`: as for `check_key`."""
+    return InvalidValueError(
+        f"{name} begins with {BACKFILL_PREFIX!r}, which is reserved for backfills; choose another key, got {key!r}"
+    )
+
+
 def backfill_of(key: str) -> tuple[str, int]:
     """Return the schedule and the number of the backfill, given the key of a backfill's row."""
     schedule, _, part = key.removeprefix(BACKFILL_PREFIX).rpartition(":")

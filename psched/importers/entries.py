@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from psched.keys import check_key
+from psched.keys import check_key, is_backfill_key, reserved_for_backfills
 from psched.schedules_file.writer import duration
 
 Definition = dict[str, Any]
@@ -77,7 +77,9 @@ def distinct_keys(entries: Sequence[ImportedEntry], prefix: str) -> list[dict[st
     ]
     for entry, definitions in zip(entries, keyed, strict=True):
         for key in definitions:
-            check_key(key, f"{'--prefix: ' if prefix else ''}the key of {entry.origin}")
+            name = f"{'--prefix: ' if prefix else ''}the key of {entry.origin}"
+            if is_backfill_key(check_key(key, name)):
+                raise reserved_for_backfills(key, name)
     return keyed
 
 

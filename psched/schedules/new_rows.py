@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from psched import cron
 from psched.error_messages import InvalidValueError, shown
-from psched.keys import BACKFILL_PREFIX, check_key
+from psched.keys import check_key, reserved_for_backfills
 from psched.model import NO_OCCURRENCE, Calendar, NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import object_of
 from psched.schedules import rule_occurrences
@@ -65,9 +65,7 @@ def new_rows(
         first = rule_occurrences.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
         if store.is_backfill(new.key):
-            raise InvalidValueError(
-                f"keys that begin with {BACKFILL_PREFIX!r} are reserved for backfills; got {new.key!r}"
-            )
+            raise reserved_for_backfills(new.key)
         check_has_occurrence(first, new.next_run_time)
         due = new.next_run_time
         if due is None:

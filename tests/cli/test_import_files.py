@@ -109,6 +109,11 @@ def test_a_file_that_exists_is_replaced_by_force_only(fresh: Commands, crontab: 
             "--prefix: the key of crontab:2 has 306 characters, at most 255 can be stored; shorten it: ",
         ),
         ("a\udcff", "ann", "--prefix: the key of crontab:2 contains a character that cannot be stored"),
+        (
+            "backfill:",
+            "ann",
+            "--prefix: the key of crontab:2 begins with 'backfill:', which is reserved for backfills; choose another ",
+        ),
         ("", "a" * 300, "owner has 300 characters, at most 255 can be stored; shorten it: "),
         ("", "", "owner must be non-empty text, got ''"),
     ],
