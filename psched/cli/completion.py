@@ -33,7 +33,7 @@ def _completions(
     parameter: click.Parameter,
     incomplete: str,
 ) -> list[str]:
-    """Return the words of the first 1,000 rows that begin with the typed text.
+    """Return the words that begin with the typed text, from the first 1,000 rows.
 
     `word`: returns the key or the type of a row. If the section cannot be read, returns no words and prints no error,
     because the user is at a prompt.

@@ -123,7 +123,7 @@ def history(
 
 
 def _counted(entries: Iterable[Fields], limit: int | None) -> Iterator[Fields]:
-    """Yield the entries. If their number reaches the default limit, print how to get more."""
+    """Yield the entries. If their number reaches `limit`, then print how to get more."""
     count = 0
     for count, entry in enumerate(entries, 1):  # noqa: B007 - read below
         yield entry

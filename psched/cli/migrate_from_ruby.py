@@ -65,8 +65,8 @@ class SectionCopy:
     ) -> None:
         """Copy rows to the target.
 
-        `convert`: returns the new row, or None for a task that has ended, or raises _NotCopiedError. `add`: returns the
-        keys that already exist in the target.
+        `convert`: returns the new row, or None for a task that has ended; may raise _NotCopiedError. `add`: writes new
+        rows to the target, and returns the keys that existed there already.
         """
         rest = with_progress(rows, f"rows of {self.source} copied")
         while batch := list(islice(rest, _BATCH)):

@@ -56,7 +56,6 @@ def nodes(chosen: Chosen, running: bool) -> None:
 
 
 def _known(chosen: Chosen) -> list[Node]:
-    """Return all recorded nodes of all sections."""
     found: list[Node] = []
     with ExitStack() as stack:
         for name, section in chosen.settings().named_sections:

@@ -70,8 +70,8 @@ class Chosen:
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Store the value of a common option.
 
-    -I, -r and --types have the values before the command and those after it. Any other option after the command
-    replaces the same option before the command.
+    Values of -I, -r and --types after the command are added to those before it. Any other option after the command
+    replaces the same option before it.
     """
     if not value:
         return

@@ -14,7 +14,7 @@ Options = dict[str, click.Option]
 
 
 class CommandGroup(click.Group):
-    """Passes options that precede the command on to the command, except the group's own options."""
+    """A group that gives its command the options before the command, except the group's own options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = dict(_options(self))
@@ -31,7 +31,7 @@ class CommandGroup(click.Group):
 def _split(
     words: Sequence[str], own: Options, others: Options, normalized: Callable[[str], str]
 ) -> tuple[list[str], list[str]] | None:
-    """Split the words into those of the group's own options and those of other options.
+    """Split the words into the group's own options and the `others`, each with its value.
 
     Return None if a word belongs to no option.
     """

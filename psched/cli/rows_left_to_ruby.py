@@ -1,4 +1,4 @@
-"""Counts and reports the rows of a table shared with Ruby that psched leaves to Ruby workers."""
+"""Counts and reports the rows that psched leaves to Ruby workers, in a table shared with Ruby."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from psched.store import Finding
 R = TypeVar("R", bound=ScheduleRow | TaskRow)
 
 _MAX_ROWS_READ = 10_000
-"""The maximum number of rows of a table shared with Ruby workers that `doctor` reads."""
+"""The maximum number of rows that `doctor` reads in a table shared with Ruby workers."""
 _MAX_PROBLEMS_SHOWN = 3
 
 

@@ -16,7 +16,7 @@ LATE = 60.0
 RATES = 300.0
 """The rates and percentiles on the screen are of the runs that ended in the last `RATES` seconds."""
 _ROWS = 100
-"""The maximum number of schedules in a panel. A panel may have as many tasks besides."""
+"""The maximum number of schedules in a panel, and the maximum number of tasks in a panel."""
 _TYPES = 50
 _COUNTED = 10_000
 _COUNTED_OF_TYPE = 1000
@@ -113,7 +113,10 @@ def _late_row(key: str, type_: str, section: str, state: str, late: float) -> Ro
 
 
 def _types(name: str, section: ScheduleInsight | TaskInsight) -> _Rows:
-    """Return the types with recent runs or waiting rows. rdb_compat does not support this query, so there are none."""
+    """Return the types with recent runs or waiting rows.
+
+    Returns no types for rdb_compat, because it does not support this query.
+    """
     try:
         rates: dict[str, RunRates] = {each.type: each for each in section.run_report(RATES).types}
         counts: dict[str, TypeCounts] = {each.type: each for each in section.types(_TYPES, _COUNTED_OF_TYPE)}

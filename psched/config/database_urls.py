@@ -73,7 +73,7 @@ def url_faults(type_: str, url: str, pooler: str) -> Iterator[str]:
 
 
 def is_in_memory(url: str) -> bool:
-    """Return whether `url` names a SQLite database in memory, which ends with the process that opens it."""
+    """Return whether `url` names a SQLite database in memory. Such a database ends with its process."""
     return url.startswith("sqlite") and _sqlite_file(url) in ("", ":memory:")
 
 
@@ -91,9 +91,9 @@ def absolute_path(path: str | Path, base: Path) -> Path:
 
 
 def _sqlite_file(url: str) -> str:
-    """Return the file of an SQLite URL ("" or `:memory:` for a database in memory), or "" for other URLs.
+    """Return the file of an SQLite URL, or "" for other URLs. Raises ValueError for an invalid URL.
 
-    Raises ValueError for an invalid URL.
+    The file of a database in memory is "" or `:memory:`.
     """
     parts = _parse(url)
     return (parts.database or "") if parts.get_backend_name() == "sqlite" else ""

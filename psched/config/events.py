@@ -13,7 +13,8 @@ _EXPECTED = (
     "expected a mapping with url (a webhook), stream (the URL of a Redis server) or channel (of PostgreSQL's NOTIFY)"
 )
 EventKind = Literal["run", "late", "failed", "recovered", "task"]
-"""`run`: a schedule's run has ended. `task`: a task of the queue has ended. The others are the alerts of the hooks."""
+"""`run`: a schedule's run has ended. `task`: a task of the queue has ended. The others are the alerts that hooks get.
+"""
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 _OF_STREAM = ("stream", "name", "max_length")
 _SCHEMES = ("redis://", "rediss://", "unix://")

@@ -37,7 +37,7 @@ class Healthchecks:
 
 
 def slug(key: str) -> str:
-    """Return a slug: the key in lower case, with `-` instead of each sequence of characters except a-z, 0-9 and _.
+    """Return the key in lower case. A `-` replaces each sequence of characters except a-z, 0-9 and _.
 
     Such sequences at the ends of the key are left out.
     """

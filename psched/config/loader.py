@@ -218,7 +218,7 @@ class _Loader:
         return None
 
     def _got(self, message: str, path: tuple[str, ...]) -> str:
-        """Return `, got …` with the text in the file or, if this text may be a secret, with a description of it.
+        """Return `, got …` with the text in the file, or with a description of it if it may be a secret.
 
         The text in the file has `${NAME}` instead of the value of a variable. Secrets in a URL are masked.
         """
@@ -245,7 +245,7 @@ class _Loader:
         self.found[f"{self._where()}: {message}"] = None
 
     def _error(self, message: str) -> ConfigError:
-        """Return an error with this message and those of the errors found before. The caller stops and raises it."""
+        """Return an error with this message, after the messages of the errors found before. The caller raises it."""
         self._fault(message)
         return ConfigError(*self.found)
 

@@ -194,7 +194,7 @@ def _read(path: Path, how: str = "", example: str = "") -> str:
 
 
 def _remedy(text: str, error: yaml.MarkedYAMLError) -> str | None:
-    """Return a message with the remedy if a character cannot begin a value; None for other errors."""
+    """Return a message with the remedy for a character that cannot begin a value; None for other errors."""
     mark, problem = error.problem_mark, error.problem or ""
     if mark is None or not (error.context == "while scanning an alias" or "start any token" in problem):
         return None

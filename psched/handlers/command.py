@@ -259,5 +259,5 @@ def describe(ending: Ending, timeout: float | None) -> str:
 
 
 def quoted(tail: str) -> str:
-    """Return the lines of `tail`, each on its own line after a mark that no log line begins with."""
+    """Return the lines of `tail`, each after a mark. No log line begins with this mark."""
     return "".join(f"\n  | {line}" for line in tail.splitlines())

@@ -94,7 +94,7 @@ _GROUP_TICK = 0.02
 _DRAIN_CHUNKS = 32
 """How many chunks of output are read after the program has ended. They hold more than a pipe does."""
 _LAST_WAIT = 1.0
-"""Seconds after SIGKILL. Processes that remain then (busy in the kernel, or another user's) are left alone."""
+"""Seconds to wait after SIGKILL. Remaining processes are busy in the kernel or another user's, and are left alone."""
 
 
 @dataclass(frozen=True, slots=True)

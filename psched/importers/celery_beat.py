@@ -27,7 +27,7 @@ from psched.importers.host_timezone import zone_name
 from psched.importers.run_time_comparison import following_of, next_clock_change, problem_of
 
 DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
-"""The behaviour of beat: after a pause it sends a task once, and it does not retry a task that fails."""
+"""The behaviour of beat: it sends a missed task once, and does not retry a failed task."""
 _LONGEST_SLEEP = 300
 """The maximum number of seconds from one check by beat to the next."""
 _AROUND_CHANGE = 4 * 3600

@@ -72,7 +72,6 @@ def unknown_options(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def lines(imported: Imported, reported: Sequence[Reported]) -> Iterator[str]:
-    """Yield the report as text."""
     for each in reported:
         yield from _of_entry(imported, each)
     yield from (f"all: {note}" for note in imported.notes)

@@ -1,4 +1,4 @@
-"""Finds the first time at which psched would run an entry and the entry's own scheduler would not, or the reverse."""
+"""Finds the first time at which only one of the two schedulers, psched and the other, would run an entry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Parses calendar events of systemd (systemd.time(7)), and computes when they elapse.
 
-A time that a clock change skips does not elapse. A repeated time elapses the first time only.
+An event does not elapse at a time that a clock change skips. At a repeated time it elapses the first time only.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def check_names(options: Iterable[str]) -> None:
 
 
 def checked_rule_of(cron: str, timezone: str, terms: Mapping[str, Any], dialect: CronDialect) -> Rule:
-    """Return the checked rule, with no calendars in it. Raises ConfigError, ValueError, TypeError."""
+    """Return the checked rule without calendars. Raises ConfigError, ValueError, TypeError."""
     for name in terms:
         if name in _OF_RUNS:
             instead = "retry=True tries a task again; @app.task(…) takes retry_wait, max_attempts and timeout"

@@ -1,4 +1,4 @@
-"""The two tables of a scheduler: their settings, from a URL and a table prefix, and the open stores of a process."""
+"""The two tables of a scheduler. Makes their settings from a URL and a table prefix, and opens their stores."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _is_wanted(rule: Rule | None, time: int, dialect: CronDialect) -> bool:
 
 
 def _missing(part: PartRecords, settled: set[int], since: int, until: int, dialect: CronDialect) -> Iterator[int]:
-    """Yield the occurrences that the part has passed but that have no entry."""
+    """Yield the occurrences that the part has passed without an entry in the ledger."""
     rule = part.rule
     if not part.is_complete or rule is None or rule.backfill is None:
         return

@@ -45,7 +45,7 @@ def first_to_backfill(rule: Rule, dialect: CronDialect) -> int:
 
 
 def last_to_backfill(row: ScheduleRow, until: float) -> int:
-    """Return the end of the time, at most `until`, in which a backfill of the schedule may run occurrences.
+    """Return the end of the range of occurrences that a backfill of the schedule may run. It is at most `until`.
 
     The next occurrence and all later ones belong to the regular runs. A schedule that has run as often as `max_runs`
     allows has no occurrences after its last one.

@@ -52,8 +52,7 @@ MOST_RUNNING = 100
 """The maximum number of parts of one backfill."""
 _TRIES = 100
 _BEFORE = 32
-"""How many ledger entries before a range are read. One of them may cover several skipped occurrences, also in the
-range.
+"""How many ledger entries before a time range are read. Such an entry may also cover skipped occurrences in the range.
 """
 _KEPT = 86400.0
 """The rows of a finished backfill are kept for at least this many seconds. In this time no other backfill gets its
@@ -254,8 +253,8 @@ class BackfillCollection:
     ) -> tuple[ScheduleRow, BackfillPlan]:
         """Return the schedule's row and the plan.
 
-        The caller must have read the rows of `parts`, because this method then reads the ledger. So each occurrence of
-        a part is either still left to run, or already recorded.
+        The caller must read the rows of `parts` before this method reads the ledger. Then each occurrence of a part is
+        either still left to run, or already recorded.
         """
         check_time("since", since)
         check_time("until", until)
@@ -279,7 +278,7 @@ class BackfillCollection:
         return row, BackfillPlan(key, spans, count(row.rule, spans, self._dialect), total)
 
     def _covered(self, key: str, since: int, until: int, mode: BackfillMode) -> builtins.list[Span]:
-        """Return the time ranges whose occurrences need no run, because by the ledger they ran or were skipped."""
+        """Return the time ranges whose occurrences need no run: the ledger says that they ran or were skipped."""
         ledger = self._ledger
         last: dict[int, LedgerRow] = {}
         skipped: builtins.list[Span] = []
@@ -331,7 +330,7 @@ class BackfillCollection:
     def _parts(self, key: str) -> Mapping[int, builtins.list[ScheduleRow]]:
         """Return the rows of each backfill of the schedule; the keys are the numbers of the backfills.
 
-        The list is empty for a backfill whose rows are deleted, and which only the ledger still contains.
+        The list is empty for a backfill whose rows are deleted. Only the ledger still knows this backfill.
         """
         check_key(key)
         keys = list(part_keys(self._ledger, key))
@@ -428,7 +427,7 @@ def check_max_running(number: object) -> None:
 
 
 def _is_to_run(row: LedgerRow, mode: BackfillMode) -> bool:
-    """Return whether a backfill must run the occurrence. `row`: the last entry of the occurrence."""
+    """Return whether a backfill must run the occurrence. `row`: the occurrence's last entry in the ledger."""
     if row.outcome == SKIPPED:
         return row.detail == TOO_LATE
     return row.outcome == FAILED and mode == "failed"

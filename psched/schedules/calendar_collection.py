@@ -1,4 +1,4 @@
-"""Named calendars: days on which schedules have no occurrence if they exclude the calendar.
+"""Named calendars. A schedule that excludes a calendar has no occurrence on the calendar's days.
 
 A schedule stores the content of its calendars in its own definition. So the history of its definitions shows which days
 were excluded at which time. `CalendarCollection.set` changes the calendar, and then the definition of each schedule

@@ -368,8 +368,8 @@ class ScheduleCollection(TableBase):
     def _audited(self) -> Iterator[str]:
         """Yield the keys of the schedules to audit.
 
-        These are the schedules in the ledger, and then those that are not in the ledger, because another program added
-        them.
+        First come the schedules in the ledger. Then come schedules that another program added without an entry in the
+        ledger.
         """
         recorded = set()
         ledger = self.ledger
@@ -404,8 +404,8 @@ class ScheduleCollection(TableBase):
     def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
         """Yield the schedules whose next occurrence has failed at least once and is retried.
 
-        `key`: only this schedule. In the rows `data` is {}. On `rdb_compat`, whose table does not count attempts, this
-        yields nothing.
+        `key`: only this schedule. In the rows `data` is {}. On `rdb_compat` this yields nothing, because its table does
+        not count attempts.
         """
         if key is None:
             yield from self.store.failing(0, _FAILING)

@@ -286,9 +286,10 @@ class _Definition:
                 self.verdict.add_violation(Kind.UNKNOWN, begin, f"its rule cannot be used: {error}", until, 0)
 
     def compare(self, row: LedgerRow, is_repeated: bool, previous: LedgerRow | None = None) -> None:
-        """Compare the next ledger entry. `is_repeated`: whether an earlier entry has settled the same occurrence.
+        """Compare the next ledger entry with the definition.
 
-        `previous`: the regular run that was settled before this entry, if known.
+        `is_repeated`: whether an earlier entry has settled the same occurrence. `previous`: the regular run that was
+        settled before this entry, if known.
         """
         since, time = self.scope.since, row.scheduled_time
         if row.end < since or time > self.scope.until:
@@ -397,7 +398,7 @@ class _Definition:
         self.verdict.pending += self._count_until(end)
 
     def _report_next(self, row: ScheduleRow, state: Why, fresh: float) -> None:
-        """Check the row's occurrence, which is leased, was retried, or cannot be run."""
+        """Check the row's occurrence. It is leased, was retried, or cannot be run."""
         end, is_leased = row.next_time + 1, row.next_run_time > self.records.now
         why = replace(state, what=f"it {state.what}")
         if row.status == RUNNING and is_leased:
@@ -429,7 +430,7 @@ class _Definition:
         return min(self.scope.until, math.floor(time - self.change.delay)) + 1
 
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:
-        """Report expected occurrences before `end` as missing, or as unknown if older than the oldest kept entry."""
+        """Report expected occurrences before `end`: as unknown before the oldest kept entry, otherwise as missing."""
         known, is_empty = self.records.known_from, self.records.oldest is None
         gone = "the ledger is not kept that long" if is_empty else "its ledger entry has been deleted"
         self._report_until(min(end, known), Kind.UNKNOWN, Why(gone))
@@ -667,7 +668,8 @@ def _state_of_run(row: ScheduleRow, now: float) -> Why | None:
 def _took_effect_at(recorded: float | None, before: Change | None, change: Change) -> float:
     """Return when `change` took effect.
 
-    This is `recorded`, if it is between `before` and the time when `change` was written, else the time of that write.
+    This is the `recorded` time, if it is between the writes of `before` and `change`. Otherwise it is the write of
+    `change`.
     """
     if recorded is None or recorded > change.at or (before is not None and recorded < before.at):
         return change.at

@@ -106,7 +106,7 @@ def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
 
 
 def _has_come(row: ScheduleRow, now: float) -> bool:
-    """Return whether the occurrence or its run (after the delay) is due, or the run has begun."""
+    """Return whether the occurrence is due, its run is due after the delay, or the run has begun."""
     return not row.settled or min(row.next_time, row.next_time + row.delay, row.next_run_time) <= now
 
 

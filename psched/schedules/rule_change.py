@@ -58,7 +58,7 @@ def redefined(seen: ScheduleRow, now: float, wanted: ScheduleRow, dialect: CronD
 
 
 def with_calendars(row: ScheduleRow, rule: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row` with a new rule and its next occurrence. Only the calendars of the new rule differ.
+    """Return `row` with `rule`, which has other calendars, and with the next occurrence of this rule.
 
     An occurrence stays if its time has come, or if it is leased or retried. If `modify` had set a later next
     occurrence, the result is the first match from that time on.

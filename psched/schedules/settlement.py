@@ -111,7 +111,7 @@ class ScheduleSettlement(Settlement):
         ]
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
-        """Submit `task`, then advance the schedule; in one transaction if both tables are in one database.
+        """Submit `task`, then advance the schedule. If both tables are in one database, one transaction does both.
 
         A task that exists already is no error, because an earlier attempt has submitted it for this occurrence.
         """
@@ -300,6 +300,6 @@ def rule_problem(row: Row, dialect: CronDialect) -> str | None:
 
 
 def with_rule_problem(row: ScheduleRow, dialect: CronDialect) -> ScheduleRow:
-    """Return the row; if its rule is not valid, its `problem` says so."""
+    """Return the row. If its rule is not valid, its `problem` says so."""
     problem = rule_problem(row, dialect) if row.problem is None else None
     return row if problem is None else replace(row, problem=problem)

@@ -230,7 +230,7 @@ def check_has_occurrence(time: int, next_run_time: float | None) -> None:
 
 
 def check_delay(delay: object) -> None:
-    """Raise ValueError if `delay` is not a number of seconds, at most 366 days before or after the occurrence."""
+    """Raise ValueError if `delay` is not a number of seconds, is above 366 days, or is below -366 days."""
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LONGEST_DELAY:
         raise InvalidValueError(
             f"delay must be a number of seconds from -{LONGEST_DELAY} to {LONGEST_DELAY} (366 days), got {shown(delay)}"

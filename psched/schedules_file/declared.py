@@ -9,7 +9,7 @@ from typing import Final
 from psched.model import NewSchedule
 
 FORMS: Final[Mapping[str, str]] = {"cron": "{}", "every": "@every {}", "at": "@at {}"}
-"""The options by which a declaration can say when a schedule is due, each with the text that it becomes in `cron`."""
+"""The options that say when a declared schedule is due, each with its form as a cron expression."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ CROWDED = 50
 _MOST_LISTED = 20_160
 """The maximum number of runs of one schedule in the period (one every 30 s) that are compared one by one."""
 _FEW = 1000
-"""If a rule has at least this many occurrences, they are counted before they are all listed. Most rules have fewer."""
+"""If a rule has at least this many occurrences, they are first counted. More than `_MOST_LISTED` are never listed."""
 _MOST_MINUTES = 5
 _NEAR = 3 * 3600
 """Seconds before and after a clock change in which runs are checked."""
@@ -176,7 +176,7 @@ class RunTimeComparison:
         return math.ceil(self.now - delay)
 
     def _last_of(self, delay: float) -> int:
-        """Return the last second whose occurrence, if any, has its run before `until`."""
+        """Return the last second at which an occurrence would have its run before `until`."""
         return math.ceil(self.until - delay) - 1
 
     def _find_occurrences(self, rule: Rule, after: int, until: int) -> Sequence[int] | None:
@@ -275,7 +275,7 @@ def _timing(row: ScheduleRow) -> _Timing | None:
 
 
 def _group(row: ScheduleRow) -> tuple[Rule, float] | None:
-    """Return a key that is equal for schedules whose runs begin together; None for a schedule that does not count."""
+    """Return a key that is equal for schedules whose runs begin together; None if the schedule is not counted."""
     if row.paused or row.rule.spread >= 60 or row.next_time >= NEVER:
         return None
     return rule_occurrences.plain(row.rule), row.delay

@@ -32,8 +32,8 @@ _QuotingDumper.add_representer(str, _QuotingDumper.represent_str)
 def schedules_text(owner: str, schedules: Sequence[NewSchedule]) -> Iterator[str]:
     """Yield the lines of a file that declares these schedules, in this order.
 
-    Options with their default values are left out. If each schedule has a time zone, the most frequent one
-    becomes a default of the file.
+    Options with their default values are left out. If each schedule has a time zone, the most frequent time zone
+    becomes the default of the file.
     """
     zones = Counter(schedule.timezone for schedule in schedules if schedule.timezone is not None)
     zone = zones.most_common(1)[0][0] if zones and all(each.timezone is not None for each in schedules) else None

@@ -26,7 +26,7 @@ from psched.testing.open_tables import OpenTables
 _HUNG = 30.0
 """Seconds after which a process counts as hanging."""
 _MORE_RUNS = 8
-"""In a pass with n faults, at most this number plus 2 * n runs of tasks may fail or lose their process."""
+"""In a pass of the test with n faults, at most this number plus 2 * n runs may fail or lose their process."""
 _MOST_RUNS = 1000
 """The maximum number of runs of tasks in one pass. Otherwise a pass of tasks that submit themselves would never end."""
 _MOST_LINES = 80
@@ -171,7 +171,7 @@ class FaultTest:
         )
 
     def _problem(self, clean: Record, record: Record) -> str | None:
-        """Return how a pass with faults differs from the pass without faults; None if it does not."""
+        """Return how a pass with faults differs from the pass without faults; None if there is no difference."""
         parts = []
         if record.after != clean.after:
             parts.append(_difference(clean.after, record.after, "without faults", "without faults"))
@@ -304,7 +304,10 @@ class FaultTest:
 
 
 def _random_plan(seed: int, commits: Sequence[int]) -> list[Fault | None]:
-    """Return two to four faults for runs with these numbers of commits. Equal arguments give equal faults."""
+    """Return a plan with two to four faults. Equal arguments give equal plans.
+
+    `commits`: the number of commits in each run.
+    """
     chance = random.Random(seed)
     plan: list[Fault | None] = []
     for _ in range(chance.randint(2, 4)):

@@ -24,7 +24,7 @@ running: ContextVar[bool] = ContextVar("psched_faults_running", default=False)
 
 @dataclass(frozen=True, slots=True)
 class FaultOptions:
-    """The arguments of `faults`. `state` and `reset` are called with fixtures, by the names of their parameters."""
+    """The arguments of `faults`. `state` and `reset` get fixtures as arguments, by the names of their parameters."""
 
     state: Callable[..., Any]
     reset: Callable[..., object] | None

@@ -128,9 +128,10 @@ class FaultyProcess:
 
 
 class _Sleep:
-    """Tells a process that waits for a lock from one that waits for a processor, however busy the machine is.
+    """Distinguishes a process that waits for a lock from a process that waits for a processor.
 
-    Only Linux shows whether a process sleeps. On other systems each check finds the process asleep.
+    The load of the machine does not matter. Only Linux shows whether a process sleeps. On other systems each check
+    finds the process asleep.
     """
 
     def __init__(self) -> None:
