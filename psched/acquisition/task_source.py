@@ -27,8 +27,8 @@ _MAINTENANCE_SECONDS = 0.05
 _MAX_ACQUIRE = 100_000
 _GROWTH = 4
 _LARGEST = 500
-"""The maximum number of rows of a repeated acquire. A poll acquires again if none of its rows can be run: each time
-`_GROWTH` times as many rows, up to this number."""
+"""The maximum number of rows of a repeated acquire. A poll whose rows cannot be run acquires again, each time `_GROWTH`
+times as many rows."""
 _MAX_ROUNDS = 50
 """The maximum number of acquires in one poll. A poll acquires again if none of its rows can be run."""
 
@@ -171,7 +171,7 @@ class TaskSource:
         return tasks
 
     def _passes_over(self, claim: Claim, now: float) -> bool:
-        """Settle the run if it must be skipped. Return whether it must be skipped; True after an error.
+        """Settle the run if it must be skipped. Return True if it must be skipped, and also after an error.
 
         `now`: the time of the acquire, by the database's clock.
         """

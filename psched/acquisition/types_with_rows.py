@@ -15,10 +15,9 @@ _FRESH = 2.0
 _SHARE = 0.05
 """The largest share of its time that a busy worker spends on looking up types."""
 _ALWAYS = 64
-"""The maximum number of accepted type names for which every acquire gets all of them.
+"""Up to this number of accepted type names, every acquire gets all names, and so finds rows of a new type at once.
 
-With more names, an acquire gets only the types that have rows, because each name makes an acquire slower. With all
-names, an acquire finds rows of a new type at once.
+With more names, an acquire gets only the types that have rows, because each name makes an acquire slower.
 """
 _TOO_MANY_TYPES = 2
 """The look-ups of types end when they find more than this many types for each accepted name. From then on, queries name
@@ -76,8 +75,8 @@ class TypesWithRows:
     def next_due(self, is_busy: bool = False) -> float | None:
         """Return the seconds until a row is due, or None if there is no row.
 
-        Also looks up which accepted types have rows, if the filter needs this look-up. `is_busy`: whether `to_acquire`
-        must repeat the look-up after a few seconds, because the worker is not idle.
+        Also looks up which accepted types have rows, if the filter needs this look-up. `is_busy`: whether the worker is
+        busy. If so, `to_acquire` repeats the look-up after a few seconds.
         """
         if not self._selects_by_type:
             return self._store.next_due(accepts=self._accepts)

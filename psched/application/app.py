@@ -112,8 +112,8 @@ class App(Router):
         function can still be called directly, and has `submit` (see `TaskFunction`).
 
         When the function returns, the task is finished, unless `finish` is False or the function itself settled the
-        task. A daemon writes the end of the task within 0.2 s (1 s while the database is slow), together with other
-        tasks. Call `task.finish()` to finish the task immediately.
+        task. A daemon writes the end of the task within 0.2 s, or within 1 s while the database is slow, together with
+        other tasks. Call `task.finish()` to finish the task immediately.
 
         When the function raises, the task is due again after a wait.
 
@@ -132,9 +132,9 @@ class App(Router):
 
         `store_result`, `retention_time` and `failed_retention_time` have no effect on runs of schedules.
 
-        An `async def` function runs on the event loop of its thread. The loop is kept between tasks. If a run is to
-        stop (a timeout, a cancel request, a lost lease, an immediate stop of the worker), the function is cancelled.
-        Other functions must check `task.stop_reason`.
+        An `async def` function runs on the event loop of its thread. The loop is kept between tasks. A timeout, a
+        cancel request, a lost lease or an immediate stop of the worker cancels the function. Other functions must check
+        `task.stop_reason`.
 
         Raises:
             ConfigError: an option is wrong, the type has a handler already, or the object cannot be a handler.
@@ -225,9 +225,9 @@ class App(Router):
         return next((factory for pattern, factory in self._routes.items() if matches(pattern, type)), None)
 
     def routed_types(self) -> Collection[Pattern] | None:
-        """Return the registered types and expressions.
+        """Return the registered types and expressions. None means any type.
 
-        If a subclass overrides `route`, return None, which means any type.
+        The result is None if a subclass overrides `route`.
         """
         return tuple(self._routes) if type(self).route is App.route else None
 

@@ -19,8 +19,8 @@ from psched.store.type_filter import Pattern, matches
 class Dispatch(Router):
     """Routes tasks by their type. Subclass it and set `routes`; no instance is created.
 
-    The first route that matches wins. A handler may be given as a string, which is looked up when all modules are
-    loaded. `"Handler"` is in the module that defines `routes`, `"pkg.mod:Handler"` in any module.
+    The first route that matches wins. A string names a handler that is looked up when all modules are loaded:
+    `"Handler"` in the module that defines `routes`, `"pkg.mod:Handler"` in any module.
     """
 
     routes: ClassVar[Routes] = {}
@@ -35,10 +35,9 @@ class Dispatch(Router):
 
     @classmethod
     def routed_types(cls) -> Collection[Pattern] | None:
-        """Return the patterns of `routes`. Only rows of matching types are acquired.
+        """Return the patterns of `routes`. Only rows of matching types are acquired. None means any type.
 
-        If a subclass overrides `route`, return None, which means any type. Such a subclass may also override
-        `routed_types`.
+        The result is None if a subclass overrides `route`. Such a subclass may also override `routed_types`.
         """
         is_ours = getattr(cls.route, "__func__", None) is Dispatch.__dict__["route"].__func__
         return tuple(cls.routes) if is_ours else None

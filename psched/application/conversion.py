@@ -167,7 +167,7 @@ def _list_hook(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
 
 
 _wrapped: list[Any] = []
-"""The types for which `_list_hook` is now asking cattrs for its own hook. It prevents an endless recursion."""
+"""The types whose hooks `_list_hook` is now getting from cattrs. This list prevents an endless recursion."""
 _LIST = _checked("a list", list, tuple)
 
 

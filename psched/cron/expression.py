@@ -39,11 +39,11 @@ _EPOCH = date(1970, 1, 1).toordinal()
 _LAST = -1
 """The number n that means "the last" in "the nth weekday of a month"."""
 _MONTHS_OF_28_YEARS = 28 * 12
-"""In 28 years every month begins with every weekday, in common years and in leap years."""
+"""The number of months in 28 years. In this time every month begins with every weekday, in common and in leap years."""
 
 MonthDays = Mapping[tuple[int, int], tuple[int, ...]]
-"""The matching days for every kind of month. The key is the weekday of the month's first day (Monday = 0), and the
-number of days of the month."""
+"""The matching days for every kind of month. The key has the weekday of the month's first day, from 0 for Monday, and
+the number of days of the month."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +105,10 @@ class Expression:
         return before * len(self.seconds) + (until - before) * bisect_right(self.seconds, second)
 
     def _time(self, passed: int) -> int:
-        """Return the time of match number `passed` (from 0) on a matching day, in seconds since midnight."""
+        """Return the time of match number `passed` on a matching day, in seconds since midnight.
+
+        Numbers begin with 0.
+        """
         minute, second = divmod(passed, len(self.seconds))
         return self.minutes[minute] * 60 + self.seconds[second]
 

@@ -152,7 +152,7 @@ def following(timetable: Timetable, zone: ZoneInfo, after: int, limit: int) -> i
 
 
 def gap_at(zone: ZoneInfo, wall: int) -> tuple[int, int] | None:
-    """If the wall time is in a gap, return the instant of the clock change and the skipped seconds, else None."""
+    """Return the instant of the clock change and the skipped seconds if the wall time is in a gap, else None."""
     before = offset_of_wall(zone, wall)
     instant = wall - before
     skipped = offset_at(zone, instant) - before

@@ -30,7 +30,7 @@ class ChildSpec:
     - `siblings`: the names of the living children with the same dispatch socket.
     - `counters`: the block for the child's counters, if any.
     - `applies_schedules`: whether the child applies the schedules that the application declares (`apply_at_start`).
-      True until a child of the slot has done so since the master started or reloaded its configuration.
+      True until a child of the slot has applied them after a start or a reload of the master.
     """
 
     slot: int

@@ -24,7 +24,7 @@ from psched.model import Claim
 from psched.process.owned_descriptor import OwnedDescriptor
 
 _HEADER = struct.Struct("=I?")
-"""The length of the body, and whether it is JSON instead of msgpack."""
+"""The header of a message: the length of the body, and whether the body is JSON instead of msgpack."""
 _CHUNK = 1 << 18
 _LONGEST_NAME = 255
 
@@ -136,7 +136,7 @@ class Connection:
             yield json.loads(body) if is_json else msgpack.decode(body)
 
     def receive_last(self) -> Iterator[Any]:
-        """Yield the received messages, and close the connection for the other end, so that no further messages come."""
+        """Yield the received messages, then close the connection. From now on, the other end cannot send any."""
         if self._is_readable():
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RD)
@@ -152,7 +152,7 @@ class Connection:
             self._socket.detach()
 
     def reset_after_fork(self) -> None:
-        """In a forked process: close its copy of the socket. The parent's connection stays open."""
+        """Close this process's copy of the socket. Called in a forked process. The parent's connection stays open."""
         self.close()
 
     def _is_usable(self) -> bool:

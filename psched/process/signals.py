@@ -63,7 +63,7 @@ class SignalQueue:
             return []
 
     def abandon(self) -> None:
-        """Stop collecting signals, in a forked process. The signal handlers stay installed, but do nothing."""
+        """Stop collecting signals. Called in a forked process. The signal handlers stay installed, but do nothing."""
         signal.set_wakeup_fd(-1)
         self.reader.close()
         self._writer.close()

@@ -225,9 +225,10 @@ class Queue(TableBase):
         late: float | None = None,
         after: str | None = None,
     ) -> Iterator[TaskRow]:
-        """Yield the tasks with this status, type, user and beginning of the key, as far as given, ordered by key.
+        """Yield the tasks that match the given arguments, ordered by key.
 
         - `status`: waiting, running, finished, failed or cancelled.
+        - `prefix`: the beginning of the keys.
         - `late`: only waiting tasks that have been due for at least this many seconds.
         - `after`: the key of the last task of the previous page.
 
@@ -397,8 +398,8 @@ class QueuedTask(Generic[R_co]):
     def retry(self) -> None:
         """Make a failed or cancelled task due now, and set its attempts to 0.
 
-        Raises NotFoundError. Raises AlreadyFinishedError if the task is finished, ScheduleError if it is waiting or
-        running, and NotSupportedError on `rdb_compat`, where no task fails for good.
+        Raises NotFoundError. Raises AlreadyFinishedError if the task is finished, and ScheduleError if it is waiting or
+        running. On `rdb_compat` no task fails for good, so there it raises NotSupportedError.
         """
         self._store.retry_failed(self.key)
 

@@ -21,7 +21,7 @@ class Counted:
 
     @classmethod
     def up_to(cls, most: int, found: int) -> Counted:
-        """Return the number for `found`, the result of a query that stops counting at `most` + 1 rows."""
+        """Return the count for a query that stops at `most` + 1 rows. `found`: the result of the query."""
         return cls(min(found, most), found > most)
 
     def __str__(self) -> str:

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple, Protocol
 WatermarkKind = Literal["trouble", "events"]
 """The kinds of watermarks.
 
-- `trouble`: the name is the key of a schedule. The position is the last occurrence of this schedule that was late or
-  failed, and was reported.
+- `trouble`: the name is the key of a schedule. The position is the last late or failed occurrence of this schedule that
+  was reported.
 - `events`: the name is that of a receiver of events. The position is the time up to which this receiver got the entries
   of the ledger.
 """

@@ -116,7 +116,7 @@ class LeaseStore(ABC):
     def diagnose(self, writing: bool = True) -> Iterator[Finding]:
         """Yield the findings of `psched doctor` about tables, indexes, collations, server version and clock.
 
-        `writing`: also test whether the table can be written. A store opened with `read_only` cannot test this.
+        `writing`: whether to test a write to the table. A store opened with `read_only` cannot test this.
         """
 
     @abstractmethod

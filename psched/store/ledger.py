@@ -45,10 +45,10 @@ PAUSED = "paused"
 class Entry:
     """How an occurrence is settled, for the ledger.
 
-    - `detail`: the reason of a skip, the key of the enqueued task, or `run-now` or `backfill` for a run that `run_now`
-      or a backfill requested.
+    - `detail`: the reason of a skip; the key of the enqueued task; `run-now` for a run that `run_now` requested;
+      `backfill` for a run of a backfill.
     - `started`: when the run began; None without a run.
-    - `last`: set if the entry stands for all occurrences up to `last`, which were skipped together.
+    - `last`: the last of several occurrences that were skipped together; None for a single occurrence.
     - `count`: how many occurrences the entry stands for; None if there are more than were counted.
     - `extra`: whether this is an extra run, requested by `run_now`.
     """
@@ -283,10 +283,10 @@ class Ledger(Protocol):
         """
 
     def rows_before(self, time: int, wanted: Collection[Definition]) -> Mapping[Definition, LedgerRow]:
-        """Return the last entry of each definition, of those entries that begin before `time`.
+        """Return the last entry of each definition before `time`.
 
-        An entry begins with its first occurrence. Definitions without such an entry are left out. One statement reads a
-        few dozen definitions.
+        The first occurrence of an entry decides whether the entry is before `time`. Definitions without such an entry
+        are left out. One statement reads a few dozen definitions.
         """
 
     def changes(self, key: str) -> list[Change]:

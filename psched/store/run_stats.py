@@ -23,7 +23,7 @@ OTHER = "other"
 """The type under which a node counts all runs of types beyond the first `MOST_TYPES` in a minute."""
 MOST_TYPES = 64
 OUTCOMES = Literal["finished", "retried", "released", "failed", "cancelled", "lost"]
-"""How runs end: as in `RunOutcome`, or `lost`: the run could not be settled, and its task runs again."""
+"""How runs end. `lost`: the run could not be settled, and its task runs again. `RunOutcome` has the other outcomes."""
 
 RUNS, DURATION, WAIT, DURATIONS = 0, 1, 2, 3
 """Indexes in `RunSums`: of the number of runs, the sum of durations, the sum of waits, and the first bucket of
@@ -109,7 +109,7 @@ class StatsWindow:
 
 
 class RunTotals(NamedTuple):
-    """The sums of all nodes for one outcome and one type; or for one outcome and the span that begins at `time`."""
+    """The sums of all nodes for one outcome. They are for one type, or for the span that begins at `time`."""
 
     time: int | None
     type: str | None

@@ -47,9 +47,9 @@ class TaskStore(LeaseStore):
         """Create tasks in one transaction. Return the keys that existed before; their rows are not changed.
 
         `connection`: a connection of the caller to the same database. The rows are written in its transaction; see
-        `Queue.submit`. The call does not commit that transaction, which stays usable even if keys exist. `connection`
-        may also be the argument that `advance` of a store of the same kind passes to `on_commit`. Without `connection`,
-        the call is idempotent: a repeated call recognises its own commit if the answer was lost. Raises
+        `Queue.submit`. The call does not commit that transaction. The transaction stays usable even if keys exist.
+        `connection` may also be the argument that `advance` of a store of the same kind passes to `on_commit`. Without
+        `connection`, the call is idempotent: a repeated call recognises its own commit if the answer was lost. Raises
         NotSupportedError and ValueError.
         """
 
@@ -131,7 +131,7 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def preempt(self, key: str, alive_time: float) -> Claim:
-        """Lease the task even before it is due, even if another worker has a lease of it, and beyond `max_running`.
+        """Lease the task even if it is not due, another worker has a lease of it, or its user is at `max_running`.
 
         Raises like `force_finish`.
         """

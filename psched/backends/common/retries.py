@@ -69,7 +69,7 @@ class Retries:
     """Decides whether one call is repeated, and after which pause."""
 
     CONFLICTS = 10
-    """The number of conflicts that a call without a deadline survives. After one more it is not repeated."""
+    """After more conflicts than this number, a call without a deadline fails."""
     SPAN = 10.0
     """The number of seconds for which a call without a deadline is repeated."""
     LONGEST = 0.5

@@ -196,12 +196,12 @@ class ReturningAcquire(OrderedAcquire):
 class SelectingAcquire(OrderedAcquire):
     """Leases rows by three statements, without deadlocks.
 
-    The first SELECT finds candidates, the UPDATE leases the candidates that are still due, and the last SELECT reads
-    the leased rows. Workers that select at the same time find the same candidates, and the first worker gets all of
-    them. So a worker selects `_windows` times as many candidates as it wants, and tries a random part of them.
-    `_windows` doubles when the worker gets fewer rows than it tried. Otherwise it halves, down to 1. With 1, the worker
-    takes the earliest rows. The last SELECT finds the rows by their holder, because hundreds of keys would cost more to
-    send and to look up.
+    The first SELECT finds candidates. The UPDATE leases the candidates that are still due. The last SELECT reads the
+    leased rows by their holder.
+
+    Workers that select at the same time find the same candidates. So a worker selects `_windows` times as many
+    candidates as it wants, and tries a random part of them. `_windows` doubles when the worker gets fewer rows than it
+    tried. Otherwise it halves, down to 1. With 1, the worker takes the earliest rows.
     """
 
     TRIES = 6

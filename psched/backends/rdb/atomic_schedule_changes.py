@@ -213,6 +213,6 @@ def _has_times(present: _Columns, seen: ScheduleRow) -> bool:
 
 
 def _pending(present: _Columns) -> dict[str, Any]:
-    """Return the next regular occurrence of a stored row, for the record of its change."""
+    """Return the next regular occurrence of a stored row. It is recorded with the change of the row."""
     time, regular = present["next_time"], present["regular_time"]
     return {"key": present["key"], "pending": time if regular is None else regular}

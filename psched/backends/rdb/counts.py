@@ -216,8 +216,8 @@ _OF_RULE = ("cron", "timezone", "delay_ms", "options")
 def _uses(merged: Mapping[tuple[Any, ...], tuple[str, int]]) -> Iterator[RuleUse]:
     """Yield how many schedules use each rule.
 
-    `merged`: for each type and rule (the values of `_OF_RULE`), the key of one schedule, and the number of schedules
-    that are neither paused nor ended.
+    `merged`: for each type and each rule, the key of one schedule, and the number of schedules that are neither paused
+    nor ended.
     """
     rules: dict[tuple[Any, ...], RuleUse] = {}  # a cache: reading a rule takes longer than all the rest
     for (type_, *values), (key, count) in merged.items():
@@ -281,9 +281,9 @@ class RdbTaskCounts(RdbCounts):
         return self._database.run(work)
 
     def _waiting(self, connection: sa.Connection, bands: tuple[int, ...], leased: Counted, most: int) -> Counted:
-        """Return the number of tasks that have not ended, minus the leased tasks. An index counts them.
+        """Return the number of waiting tasks: the tasks that have not ended, minus the leased tasks.
 
-        If `leased.more`, read each row instead, and count at most a tenth of `most`.
+        If `leased.more`, each row is read and counted instead, up to a tenth of `most`.
         """
         if leased.more:
             return cached(_waiting_tasks, self._table, bands).read(connection, most // 10)[WAITING]

@@ -133,8 +133,8 @@ class FairAcquire:
     def _some_types(self, connection: Connection, bands: Sequence[int], types: WantedTypes) -> WantedTypes:
         """Return `types`, or only `TYPES_AT_ONCE` of them if more types are read separately.
 
-        The latter have due rows. In the order of names they follow the types of the last acquire, because all users of
-        those types may be at their limits.
+        These few types have due rows. In the order of names they follow the types of the last acquire, because all
+        users of those types may be at their limits.
         """
         if not types.too_many:
             return types

@@ -107,7 +107,7 @@ class LeaseStatements:
     def __init__(self, dialect: type[Dialect], table: sa.Table, *scope: sa.ColumnElement[bool]) -> None:
         """`scope`: conditions on due rows.
 
-        An index must begin with the columns of these conditions, followed by due and key.
+        An index must begin with the columns of these conditions, followed by the columns `due` and `key`.
         """
         self._dialect = dialect
         self._table = table
@@ -209,7 +209,10 @@ class LeaseStatements:
         return sa.select(summed.c.key, summed.c.due).where(fits)
 
     def due_types(self) -> sa.Select[Any]:
-        """Return a SELECT of the types in :types that have a due row, and their earliest due times, earliest first."""
+        """Return a SELECT of the types in :types that have a due row, and of the earliest due time of each type.
+
+        The type with the earliest due time comes first.
+        """
         c = self._table.c
         wanted = wanted_types(self._table)
         of_type = (*self._scope, has_wanted_type(self._table, wanted), c.due <= now_ms())

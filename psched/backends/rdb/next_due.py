@@ -166,8 +166,8 @@ class DueTimes:
 def _first_of_each_type(dialect: type[Dialect], table: sa.Table) -> sa.Select[Any]:
     """Return a SELECT of the type and due time of the first row of each type in each band, and of the clock.
 
-    If GROUP BY cannot skip from group to group in an index, a recursive statement does so. Each step finds the first
-    row of the next band of the same type, or else of the next type.
+    If GROUP BY cannot skip from group to group in an index, the SELECT is recursive. Each step finds the first row of
+    the next band of the same type, or else of the next type.
     """
     names = [name for name in ("type", "band") if name in table.c]
     if dialect.groups_by_index:

@@ -63,8 +63,8 @@ def has_user_and_type(queue: sa.Table) -> sa.ColumnElement[bool]:
 def using_type_index(rows: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
     """Return `rows`, a SELECT of the rows of one type, with a hint to use the index on (type, due).
 
-    Without the hint, if most rows have this type, MariaDB and MySQL use the index on `due` alone, and so also read rows
-    of other types.
+    If most rows have this type, MariaDB and MySQL would otherwise use the index on `due` alone, and also read rows of
+    other types.
     """
     force = f"FORCE INDEX ({table.name}_type_due)"
     return rows.with_hint(table, force, "mysql").with_hint(table, force, "mariadb")
@@ -240,14 +240,14 @@ def queue_table(metadata: sa.MetaData, name: str, partial_indexes: bool) -> sa.T
     """Return the table of queue tasks. Raises ConfigError if `name` is not a plain identifier.
 
     `band` is the priority of a task, plus 1,000 if the task has a user; workers acquire tasks of a higher band first.
-    `band` and `due` are NULL for a task that has ended, and `purge_at` is NULL for any other. `user_name` is empty for
-    a task without user. `headers`, `progress` and `result` are JSON. The indexes find: due tasks in a band; due tasks
-    of a user in a band, also by type; the running tasks of a user; due tasks of a type; tasks whose retention is over;
-    the tasks of a holder; failed and cancelled tasks.
+    `band` and `due` are NULL for a task that has ended. `purge_at` is NULL for a task that has not ended. `user_name`
+    is empty for a task without user. `headers`, `progress` and `result` are JSON. The indexes find: due tasks in a
+    band; due tasks of a user in a band, also by type; the running tasks of a user; due tasks of a type; tasks whose
+    retention is over; the tasks of a holder; failed and cancelled tasks.
 
     Each index that contains a task costs several writes per run. `partial_indexes`: whether the indexes of users leave
-    out tasks without user. If not, these indexes are on separate columns (`user_column`), which are NULL for such
-    tasks.
+    out tasks without user. If not, these indexes are on separate columns (`user_column`). These are NULL for tasks
+    without user.
     """
     table = _leased_table(
         metadata,

@@ -291,9 +291,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         ending: TaskStatus | None = None,
         wanted: TaskFilter | None = None,
     ) -> None:
-        """Execute `statements` until one of them changes the row.
-
-        If no statement does, raises the error that `_refusal` returns.
+        """Execute `statements` until one of them changes the row. If no statement does, raise the error of `_refusal`.
 
         A row that was created after the call began is not changed. `is_done(before, now)`: whether an earlier attempt,
         whose answer was lost, has already changed the row. `ending`: the status with which the statements may end the

@@ -113,7 +113,7 @@ def turns(users: Iterable[WaitingUser], limit: int, first: Sequence[str] = ()) -
 
 
 def least_of(one: object, other: object) -> int | None:
-    """Return the smaller limit, or None if neither is a limit. A value that is not an integer above 0 is no limit."""
+    """Return the smaller limit, or None if neither is a limit. Only an integer above 0 is a limit."""
     return min((limit for limit in (one, other) if isinstance(limit, int) and limit >= 1), default=None)
 
 

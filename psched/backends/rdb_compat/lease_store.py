@@ -218,7 +218,7 @@ class CompatLeaseStore(SqlStore):
         connection.execute(self._delete, {"lease_key": row["id"]})
 
     def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:
-        """Return the row with exactly this key. In Ruby's collation, `a` finds `A` too."""
+        """Return the row with exactly this key. Ruby's collation would also find `A` for `a`."""
         statement = self._read.with_for_update() if locked else self._read
         row = connection.execute(statement, {"lease_key": key}).mappings().first()
         return row if row is not None and row["id"] == key else None
@@ -229,7 +229,10 @@ class CompatLeaseStore(SqlStore):
         return [row for row in rows if not insert(connection, self._table, row)]
 
     def _older_keys(self, connection: Connection, present: Sequence[Mapping[str, Any]], uncertain: bool) -> list[str]:
-        """Return the keys that existed before the call. `uncertain`: whether an earlier attempt may have inserted."""
+        """Return the keys that existed before the call.
+
+        `uncertain`: whether an earlier attempt may have inserted the rows.
+        """
         return [row["id"] for row in present if not (uncertain and self._is_written(connection, row))]
 
     def _is_written(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:

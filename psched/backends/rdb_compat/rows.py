@@ -78,9 +78,9 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
 def data_column(
     type_: str, data: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE, compressed: bool = False
 ) -> bytes:
-    """Return data in the form of the Ruby programs: compact JSON.
+    """Return data in the form of the Ruby programs: compact JSON. Raises ValueError if the data is too large.
 
-    The member `type` is last, unless `data` already has one. Raises ValueError if the data is too large.
+    If `data` has no member `type`, it is added at the end.
     """
     text = encode({**data, "type": type_}, max_data_size)
     stored = compress(text) if compressed else text.encode()

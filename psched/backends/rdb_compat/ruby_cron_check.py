@@ -1,9 +1,9 @@
-"""Finds cron rules that PerfectSched 0.8.12 cannot parse, or on which it loops for ever.
+"""Finds cron rules that PerfectSched 0.8.12 cannot parse, and rules that put it into an endless loop.
 
 A row with such a rule crashes or blocks a Ruby worker, so psched does not write the row into a table that Ruby workers
-may share. How PerfectSched behaves: before it parses a field, it replaces names by numbers (`sun` by 0). In the weekday
-field it also replaces every digit 7 by 0, even in a step. `L` means the last day of the month only as a capital letter
-and alone in the field.
+may share. PerfectSched replaces names by numbers before it parses a field: `sun` by 0. In the weekday field it also
+replaces every digit 7 by 0, even in a step. It takes `L` as the last day of the month only as a capital letter and
+alone in the field.
 """
 
 from __future__ import annotations

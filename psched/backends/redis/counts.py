@@ -35,7 +35,7 @@ class RedisCounts:
     """
 
     def __init__(self, run: Run) -> None:
-        """`run`: runs the script of this table that a name (`verb`) and arguments give, and returns its answer."""
+        """`run(verb, *arguments)`: runs the script `verb` of this table, and returns its answer."""
         self._run = run
 
     def types(self, limit: int, most: int) -> list[TypeCounts]:

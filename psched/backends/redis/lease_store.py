@@ -91,10 +91,10 @@ class RedisLeaseStore(LeaseStore):
         return is_temporary(error)
 
     def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
-        """Lease up to `limit` due rows. Each attempt writes a number of its own into these rows.
+        """Lease up to `limit` due rows. Each attempt writes its own number into these rows.
 
-        An attempt whose answer was lost may have leased rows, or may still be executed. Until such leases would end,
-        each further attempt first releases the rows with that number.
+        An attempt whose answer was lost may have leased rows, or may still be executed. So each later attempt first
+        releases the rows with the number of the lost attempt, until their leases would have ended.
         """
         kinds = _kinds(options.types)
         if kinds == []:

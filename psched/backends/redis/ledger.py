@@ -32,7 +32,7 @@ _SCHEDULES = 32
 """The maximum number of schedules whose entries or changes one script reads."""
 
 Run = Callable[..., Any]
-"""Runs a script, given its name (`verb`) and arguments. Returns the script's answer."""
+"""Runs the script `verb` with arguments, and returns the script's answer. The first argument is `verb`."""
 
 
 class RedisLedger:

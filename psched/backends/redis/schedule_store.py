@@ -58,7 +58,8 @@ _AT_ONCE = 500
 _RUNNING = "running"
 _REDEFINE = "redefine"
 _FIRST_PAUSE, _LONGEST_PAUSE = 1000, 60_000
-"""Milliseconds for which workers acquire no schedules while `apply` computes times again: at first, and at most."""
+"""Milliseconds for which workers acquire no schedules while `apply` computes times again: the first and the longest
+pause."""
 
 
 class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
@@ -109,12 +110,11 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         return found
 
     def apply(self, changes: Sequence[RowChange]) -> builtins.list[str]:
-        """See `ScheduleStore.apply`.
+        """Implements `ScheduleStore.apply`.
 
-        `redefine` computes new times from the times of the row that was read. So the script also compares these times
-        with the stored ones. If a row has run since it was read, the script writes nothing and returns the row. Then
-        workers acquire no schedules for a moment. In this moment a row can change only once more: when a run that was
-        in progress ends. So one of the next attempts succeeds.
+        `redefine` computes new times from the row that was read. So the script compares the times of this row with the
+        stored times. If the row has run since it was read, the script writes nothing and returns the row. Workers then
+        acquire no schedules for a moment, so that one of the next attempts succeeds.
         """
         number, pause = new_number(), _FIRST_PAUSE
         words: dict[str, str] = {}
@@ -140,8 +140,8 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
     def _apply(self, number: int, pause: int, words: Mapping[str, str]) -> tuple[Sequence[Any], Sequence[Any]]:
         """Run the script `apply`, and return its answer.
 
-        `number`: identifies the call. `pause`: milliseconds without acquires if a row has run. `words`: the changes by
-        key.
+        `number`: identifies the call. `pause`: for how many milliseconds workers acquire no schedules if a row has run.
+        `words`: the changes by key.
         """
 
         def work(uncertain: bool) -> tuple[Sequence[Any], Sequence[Any]]:

@@ -70,7 +70,7 @@ class RedisTable:
             raise ConfigError(problem)
 
     def _problem(self, creates: bool = False) -> str | None:
-        """Return why the table cannot be used, or None. `creates`: first create or upgrade the table."""
+        """Return why the table cannot be used, or None. `creates`: whether to create or upgrade the table first."""
         version = str(self._info("server").get("redis_version", ""))
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if numbers and numbers < _OLDEST:

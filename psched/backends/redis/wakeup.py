@@ -153,8 +153,9 @@ class WakeList:
     def _wakes_us(self, connection: Connection) -> bool:
         """Return whether the popped element wakes this worker.
 
-        The elements of the list of new types are numbers; each new type has a higher number. A number higher than the
-        last number that woke this worker wakes it, and is pushed back for other workers. Any other number is dropped.
+        The elements of the list of new types are numbers; each new type has a higher number. A number wakes this worker
+        if it is higher than the last number that woke this worker. It is then pushed back for other workers. Any other
+        number is dropped.
         """
         name, number = self._popped
         if name != self._new or not number.isdigit():

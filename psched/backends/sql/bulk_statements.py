@@ -34,11 +34,11 @@ _OFTEN = 8
 class BulkUpdate:
     """An UPDATE or INSERT for many rows, with the values of each row.
 
-    A column in which all rows have the same value is a shared column. Its value is sent once, as a parameter; the
-    values of the other columns are sent as JSON. A statement is built for each set of shared columns. Building and
-    compiling a statement takes as long as settling a hundred rows. So rows with a rare set use the statement without
-    shared columns, if `prepare` has compiled it. A single row has a statement of its own, without JSON, which takes
-    less processor time: 13 % on SQLite and PostgreSQL, and 40 % on MariaDB (2026-11-22).
+    A column is shared if all rows have the same value in it. This value is sent once, as a parameter. The values of the
+    other columns are sent as JSON. A statement is built for each set of shared columns. This takes as long as settling
+    a hundred rows. So rows with a rare set use the statement without shared columns, if `prepare` has compiled it. A
+    single row has its own statement without JSON. It saves 13 % of the processor time on SQLite and PostgreSQL, and 40
+    % on MariaDB (2026-11-22).
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class BulkUpdate:
         self._statement(tuple(self._types)).prepare(connection)
 
     def execute(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> int:
-        """Execute the statement on `rows`, at least one, and return the number of changed rows.
+        """Execute the statement on `rows` and return the number of changed rows. `rows` has at least one row.
 
         Each row has a value for each name in `types`. `values`: other parameters of the statement.
         """

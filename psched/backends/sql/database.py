@@ -164,7 +164,10 @@ class Database:
 
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
-        """Run the statements in one transaction: READ COMMITTED. On SQLite it holds the write lock from its start."""
+        """Run the statements in one READ COMMITTED transaction.
+
+        On SQLite the transaction holds the write lock from its start.
+        """
         execute_text(connection, self.dialect.begin)
         try:
             yield

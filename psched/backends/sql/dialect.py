@@ -178,7 +178,7 @@ class Dialect:
         """Set up the session of a new driver connection."""
 
     def abandon_connections(self) -> None:
-        """In a forked process, stop the driver from ending the parent's sessions when it frees their connections."""
+        """Stop the driver from ending the parent's sessions when it frees connections. Called in a forked process."""
 
     def init_lock(self, connect: Callable[[], Any]) -> AbstractContextManager[None]:
         """Wait until no other `psched init` works on this database, and block others while the context is open.
@@ -272,7 +272,7 @@ class Dialect:
 
     @classmethod
     def sum_of(cls, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return the sum of a column of integers. The sum may be returned as a float, which is exact up to 2**53."""
+        """Return the sum of a column of integers. The sum may be a float, and is then exact up to 2**53."""
         return func.sum(column)
 
     def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:

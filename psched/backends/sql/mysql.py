@@ -196,7 +196,7 @@ class MySQLDialect(Dialect):
         return self.url.get_driver_name() == "mysqldb"
 
     def prepare(self, connection: Any) -> None:
-        """Set up the session. Leave it unchanged if a pooler shares it with other clients.
+        """Set up the session. A session that a pooler shares with other clients is not set up.
 
         The variables of MariaDB are in a comment that only MariaDB executes; those of MySQL in a comment that only
         MySQL executes.

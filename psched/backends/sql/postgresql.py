@@ -127,8 +127,7 @@ class PostgreSQLDialect(Dialect):
     conflict_codes = ("40001", "40P01", "55P03", "57014")
     lost_codes = ("25006", "25P03", "26000", "42P05", "57P01", "57P02", "57P03", "57P05")
     """SQLSTATEs that count as a lost connection. 25006: a demoted primary refuses to write. 26000 and 42P05: a pooler
-    gave us another session, in which our prepared statement is missing, or another statement has its name.
-    """
+    gave us another session. There our prepared statement is missing, or another statement has its name."""
     duplicate_codes = ("23505",)
     missing_table_codes = ("42P01",)
     existing_codes = ("42P07", "42701", "42710", "23505")
@@ -214,8 +213,8 @@ class PostgreSQLDialect(Dialect):
         """Set up the session. Behind a pooler, set up each transaction, because other clients may share the session.
 
         The planner must read due rows by their index, even in a table that was never analysed. So other plans are
-        disabled, except for readers. If PostgreSQL must use a disabled plan, the plan looks so expensive that
-        PostgreSQL would compile it (jit), which takes 100 ms. So jit is disabled, too.
+        disabled, except for readers. A disabled plan looks so expensive that PostgreSQL would compile it, and a
+        compilation takes 100 ms. So jit is disabled, too.
         """
         settings = {
             "statement_timeout": f"{self.timeouts.statement * 1000:.0f}",
@@ -351,9 +350,9 @@ def _is_turned_away(error: DBAPIError) -> bool:
 def _is_pooled(connection: Any) -> bool:
     """Return whether a new connection leads to a pooler instead of a PostgreSQL server.
 
-    At login a server sends the process number of the session, which clients need for cancel requests. A pooler answers
-    the login itself and invents this number, so it differs from pg_backend_pid(). Only psycopg 2 and 3 expose the
-    number. With other drivers a pooler is not detected.
+    At login a server sends the process number of the session, for cancel requests. A pooler answers the login itself
+    and invents this number, so it differs from pg_backend_pid(). Only psycopg 2 and 3 expose the number. With other
+    drivers a pooler is not detected.
     """
     sent = getattr(getattr(connection, "info", None), "backend_pid", None)
     return sent is not None and sent != _session_of(connection)

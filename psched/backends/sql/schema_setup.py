@@ -74,8 +74,8 @@ class Schema:
     def _upgrade(self, patient: Database) -> str | None:
         """Make the changes that the tables need. Return an error message if the tables must stay unchanged, else None.
 
-        `patient`: the database with long timeouts, for building indexes. The lock of `psched init` needs a session of
-        its own, which a pooler may not have. So the lock is taken only if there is something to change.
+        `patient`: the database with long timeouts, for building indexes. The lock of `psched init` needs its own
+        session, and a pooler may offer none. So the lock is taken only if there is something to change.
         """
         changes = partial(patient.run, lambda connection, _: self._changes(connection))
         if not changes():
@@ -397,7 +397,7 @@ class RecordedSchema(Schema):
         return super().pending() if made is None else made
 
     def layouts_to_go(self) -> int:
-        """Return the number of layouts by which the tables are behind. 0 if they do not exist or cannot be upgraded."""
+        """Return how many layouts the tables are behind. 0 if they do not exist or cannot be upgraded."""
 
         def work(connection: sa.Connection, _: bool) -> int:
             standing, recorded = self._standing(connection, self._columns_of_each(connection))

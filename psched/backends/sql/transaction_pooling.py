@@ -1,4 +1,4 @@
-"""Statements for PostgreSQL behind a pooler that may serve each transaction by another session, such as PgBouncer.
+"""Statements for PostgreSQL behind a pooler, such as PgBouncer, that may give each transaction another session.
 
 Nothing outlives a transaction: each transaction gets its settings by SET LOCAL, and no statement is prepared on the
 server.

@@ -1,8 +1,8 @@
 """The steps by which `psched init` upgrades the tables of earlier layouts, and their SQL for each kind of database.
 
 A step adds columns that programs of the previous layout can ignore: a new column allows NULL or has a constant default.
-A step may also have statements, which must be safe to repeat. New tables and indexes need no step: after the steps,
-`psched init` creates those that its own layout has. Except on SQLite, such an upgrade does not block workers.
+A step may also have statements. They must be safe to repeat. New tables and indexes need no step, because `psched init`
+creates missing tables and indexes after the steps. Except on SQLite, such an upgrade does not block workers.
 """
 
 from __future__ import annotations
