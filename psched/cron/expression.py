@@ -192,7 +192,6 @@ MACROS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-"""Macros, and the expressions that they stand for."""
 _VALUE = r"(?:[0-9]+|[a-z]+)"
 _PLAIN = re.compile(rf"(?P<low>\*|{_VALUE})(?:(?<!\*)-(?P<high>{_VALUE}))?(?:/(?P<step>[0-9]+))?")
 _NTH = re.compile(rf"(?P<weekday>{_VALUE})#(?P<n>[1-5])")

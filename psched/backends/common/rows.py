@@ -394,7 +394,6 @@ def optional_whole(fields: RowReader, name: str) -> int | None:
 
 
 def with_tag(rows: Iterator[ScheduleRow], tag: str | None) -> Iterator[ScheduleRow]:
-    """Return the schedules that have the tag `tag`; all schedules if `tag` is None."""
     return rows if tag is None else (row for row in rows if tag in row.policy.tags)
 
 

@@ -49,7 +49,6 @@ class AtomicScheduleChanges:
         records: LedgerWriter,
         settings: StoreSettings,
     ) -> None:
-        """`read`: converts a stored row to a schedule."""
         self._database = database
         self._read = read
         self._inserts = inserts
@@ -63,7 +62,6 @@ class AtomicScheduleChanges:
             yield from self._database.rows(self._whole, {"of_keys": list(keys[start : start + BATCH])})
 
     def apply(self, changes: Sequence[RowChange]) -> list[str]:
-        """Implements `ScheduleStore.apply`."""
         new = [
             schedule_columns(change.wanted, self._max_data_size)
             for change in changes
@@ -176,7 +174,6 @@ class AtomicScheduleChanges:
 
 
 _Columns = Mapping[str, Any]
-"""The columns of a stored row."""
 
 
 class _Modification(NamedTuple):

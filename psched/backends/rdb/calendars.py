@@ -11,8 +11,6 @@ from psched.store.calendars import StoredCalendar
 
 
 class RdbCalendars:
-    """Implements `Calendars`."""
-
     def __init__(self, database: Database, table: sa.Table) -> None:
         self._database = database
         self._table = table

@@ -116,7 +116,6 @@ class RowInserts:
         return [] if inserted == len(rows) else (yield from self._others(connection, keys, nonce))
 
     def _others(self, connection: Compilable, keys: Sequence[str], nonce: int) -> Steps[list[str]]:
-        """Return the keys that have no row with this nonce."""
         ours: set[str] = set()
         for start in range(0, len(keys), BATCH):
             found = yield self._ours.step_on(connection, keys[start : start + BATCH], {"nonce": nonce})

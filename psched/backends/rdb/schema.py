@@ -302,7 +302,6 @@ def band_of(user: str | None, priority: int) -> int:
 
 
 def has_users(band: int) -> bool:
-    """Return whether the rows of a band have users."""
     return band > USER_BAND // 2
 
 

@@ -7,8 +7,6 @@ from psched.store.calendars import StoredCalendar
 
 
 class RedisCalendars:
-    """Implements `Calendars`."""
-
     def __init__(self, run: Run) -> None:
         self._run = run
 

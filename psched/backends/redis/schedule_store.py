@@ -172,7 +172,6 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         return json.dumps([action, change.key, *map(str, (*read, *fields))], ensure_ascii=False)
 
     def _has_change_of(self, key: str, number: int) -> bool:
-        """Return whether the call with this number has changed the schedule."""
         [changes] = self._call("changes", key)
         return any(json.loads(change).get("number") == number for change in changes)
 

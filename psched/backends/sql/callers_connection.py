@@ -44,8 +44,6 @@ class Compiler(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The complete answer to a statement."""
-
     rowcount: int
     rows: Sequence[Sequence[Any]]
 

@@ -38,7 +38,6 @@ def capped(table: sa.Table, rows: Indexed, limit: int | sa.BindParameter[int]) -
 
 
 def _rows(table: sa.Table, rows: Indexed) -> sa.Select[int]:
-    """Return a SELECT of the number 1 for each row."""
     one: sa.ColumnElement[int] = sa.literal_column("1", sa.Integer)
     found = sa.select(one.label("one")).select_from(table).where(*rows.conditions).order_by(*rows.order)
     if rows.forced is not None:

@@ -279,7 +279,6 @@ class Database:
         return self.run(work)
 
     def scalar(self, statement: Executable, values: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        """Return the first value of a statement, or None."""
         return self.run(lambda connection, _: connection.execute(statement, values).scalar())
 
     def dedicated(self) -> Any:

@@ -119,7 +119,6 @@ class LedgerWriter:
         return bool(made == number)
 
     def has_change_of(self, connection: sa.Connection, key: str, number: int) -> bool:
-        """Return whether the call with this number has changed this schedule."""
         values = {"of_key": key, "of_number": number}
         return connection.execute(self._is_of_call, values).first() is not None
 
