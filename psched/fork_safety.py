@@ -33,7 +33,7 @@ class ForkAware(Protocol):
 
 
 class ClosedBeforeFork(Protocol):
-    """Connections to close before a fork, because their library has process-wide locks and state (SQLite)."""
+    """Connections to close before a fork. Their library, such as SQLite, has locks and state of the whole process."""
 
     @property
     def fork_patience(self) -> float:

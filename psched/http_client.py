@@ -17,7 +17,7 @@ _WORTH_A_RETRY = (408, 425, 429)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One POST request. The `timeout` in seconds applies to the connection, and again to the answer."""
+    """One POST request. The `timeout` in seconds applies to the connection and to the answer separately."""
 
     url: str = field(repr=False)
     body: bytes = b""

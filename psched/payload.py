@@ -229,7 +229,7 @@ def compress_to_text(text: str) -> str:
 
 
 def is_compressed(stored: str | bytes) -> bool:
-    """Return whether `stored` is compressed. Compressed data begins with bytes with which no JSON object begins."""
+    """Return whether `stored` is compressed. Its first bytes then differ from those of a JSON object."""
     return stored.startswith(_GZIP) if isinstance(stored, bytes) else stored.startswith(_GZIP_AS_TEXT)
 
 

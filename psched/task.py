@@ -95,7 +95,7 @@ class Task:
         self.lease = claim.lease
         """The lease as last written."""
         self.deadline = deadline
-        """When the lease ends unless it is renewed, in boottime seconds."""
+        """When the lease ends if it is not renewed, in boottime seconds."""
         self.started = started
         """Whether the run has begun, or begins as soon as the object is created."""
         self.begun_at = clock() if started else deadline

@@ -183,7 +183,7 @@ class GroupSettlementThread(threading.Thread):
     def __init__(
         self, sources: Mapping[str, TaskSource], socket: ConnectionSocket, stopping: StopEvent, clock: Clock = boottime
     ) -> None:
-        """`sources`: by section. `socket`: where the handler children connect. `stopping`: ends the thread."""
+        """`sources`: one per section. `socket`: where the handler children connect. `stopping`: ends the thread."""
         super().__init__(name="group settlement", daemon=True)
         self._sources = sources
         self._socket = socket

@@ -24,7 +24,7 @@ _RUNS = uuid.UUID("5e0f5a4e-6d5c-4c55-9d0a-2f3c1f1f3b0a")
 
 
 class HealthcheckPings:
-    """Pings for the runs of one handler process."""
+    """Sends pings about the runs of one handler process."""
 
     def __init__(
         self, configured: Healthchecks, put: Callable[[Request], None], store: LeaseStore | None = None

@@ -24,7 +24,8 @@ from psched.store.counts import Counted, TypeCounts
 log = logging.getLogger(__name__)
 
 MOST_TYPES = 32
-"""The maximum number of types per section with psched_oldest_due_seconds: the types with the earliest due time."""
+"""The maximum number of types per section in psched_oldest_due_seconds. The types with the earliest due time are
+chosen."""
 MOST_OVERDUE = 50
 MOST = 10_000
 """The maximum number of rows of one state that are counted."""

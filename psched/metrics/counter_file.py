@@ -130,7 +130,7 @@ class CounterBlock:
         return not any(is_alive(int(self.values[each])) for each in (_Header.MASTER, _Header.PID))
 
     def take(self, text: str, master: int) -> None:
-        """Store the text of the block and the process id of its master (0: none)."""
+        """Store the text of the block and the process id of its master; 0 stands for no master."""
         self.about_to_fork()
         self._bytes[_TEXT : 2 * _TEXT] = text.encode()[:_TEXT].ljust(_TEXT, b"\0")
         self.values[_Header.MASTER] = master

@@ -29,7 +29,7 @@ _FLAGS = {
     protocol.EMPTY: "empty",
     protocol.BYE: "left",
 }
-"""Messages that set an attribute of `ChildProcess` to True, each with the name of the attribute."""
+"""The attribute of `ChildProcess` that each message sets to True."""
 _CGROUP_FILES = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
 _OOM_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _OOM_AGE = 5.0

@@ -101,7 +101,7 @@ def app(
 
 
 class _Visitors:
-    """Finds out what each visitor may do. Refuses visitors without access, and changes by read-only visitors."""
+    """Finds out what each visitor may do. Refuses visitors without access. Refuses changes by read-only visitors."""
 
     def __init__(self, app: ASGIApp, shared: SharedState) -> None:
         self._app = app

@@ -47,7 +47,7 @@ def moment_text(time: float) -> str:
 
 
 def parse_span(text: str) -> float:
-    """Return a duration in seconds, for `parsed`. Raises ValueError, also for a negative or infinite duration."""
+    """Return a duration in seconds. Raises ValueError, also for a negative or infinite duration."""
     found = parse_seconds(text)
     if not 0 <= found < math.inf:
         raise ValueError(text)

@@ -108,11 +108,11 @@ class RowAdmin(_ModelAdmin):
         raise NotImplementedError
 
     def cells(self, row: Any) -> Iterable[object]:
-        """Return the values of the columns after the key."""
+        """Return the values of all columns but the key."""
         raise NotImplementedError
 
     def fields_of(self, row: Any) -> Iterator[tuple[str, object]]:
-        """Yield the names and values for the page of one row."""
+        """Yield the name and the value of each field on the page of one row."""
         raise NotImplementedError
 
     def _check_permission(self, request: HttpRequest) -> None:

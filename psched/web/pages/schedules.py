@@ -29,7 +29,7 @@ from psched.web.visitor_input import parse_span, parsed, whole_number
 _PAGE = 25
 _STRIP = 20
 _BACKFILLS = 10
-"""The maximum number of backfills of one schedule that are shown: the last ones."""
+"""The page shows at most this many of the last backfills of a schedule."""
 _WEEK = 7 * 86400
 _GOOD = ("finished", "enqueued")
 _AUDIT_KEPT = 60.0

@@ -29,7 +29,7 @@ limit.
 """
 _LISTED = 50
 _FOLLOWED: Final[Mapping[str, int]] = {"6 hours": 6 * _HOUR, "1 day": 24 * _HOUR, "7 days": 168 * _HOUR}
-"""How long the simulation continues after the outage: the choices, and their lengths in seconds."""
+"""How long the simulation can continue after the outage: each choice, and its length in seconds."""
 _MOST_WORKERS = 10_000
 _LONGEST = 31 * 86400
 _FARTHEST = 366 * 86400

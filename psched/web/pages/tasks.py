@@ -102,7 +102,10 @@ def task(request: Request, shared: SharedState) -> Response:
 
 
 def wanted_tasks(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of `TaskInsight.page` from a query. Raises InvalidValueError for an unknown status."""
+    """Return the arguments of `TaskInsight.page` that the address of a page gives.
+
+    Raises InvalidValueError for an unknown status.
+    """
     status = given.get("status") or None
     if status is not None and status not in TASK_STATUSES:
         raise InvalidValueError(f"status must be one of {', '.join(TASK_STATUSES)}, got {status[:50]!r}")
