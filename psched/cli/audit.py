@@ -33,8 +33,8 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
 
     An occurrence is also missing while it waits for another run of its schedule to end. The line about such an
     occurrence names that run, and the run's failed attempts, last error and next attempt. An occurrence that neither
-    runs nor has ended is pending until 10 s after its time, or until twice poll_interval if that is longer; with
-    --late, until SEC seconds after its time. A pending occurrence is no violation.
+    runs nor has ended is pending for 10 s after its time, or for twice poll_interval if that is longer. With --late, it
+    is pending for SEC seconds after its time. A pending occurrence is no violation.
 
     Without KEY, all schedules are audited, including deleted schedules. WHEN is unix seconds, a date, or a span such as
     2d (ago). Without violations, the command prints a line of proof for each schedule, and the exit code is 0. With a
