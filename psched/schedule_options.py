@@ -20,12 +20,9 @@ from psched.retry_wait import Backoff, check_attempts, check_wait
 from psched.time_check import LAST_TIME, check_time
 
 LONGEST_DESCRIPTION = 2000
-"""The maximum number of characters of a description."""
 MOST_TAGS = 50
 LONGEST_SPREAD = 7 * 86400
-"""The largest `spread`, in seconds."""
 LONGEST_TAG = 100
-"""The maximum number of characters of a tag."""
 
 
 def _check_description(text: object) -> str | None:

@@ -14,7 +14,6 @@ from psched.store import LeaseStore
 from psched.store.ledger import Output
 
 _PURGE_STATS_INTERVAL = 3600.0
-"""Seconds between two deletions of old statistics."""
 _STATS_BATCH = 2000
 """The maximum number of old rows that one deletion removes from each statistics table."""
 

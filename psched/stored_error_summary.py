@@ -12,7 +12,6 @@ _FRAME = re.compile(r'[\s|]*File ".*", line \d+|.*", line \d+, in \S+$')
 _CHAINED = ("The above exception was the direct cause of", "During handling of the above exception, another")
 """How the line between two tracebacks begins. The traceback after this line belongs to the later exception."""
 _LONGEST_SUMMARY = 200
-"""The maximum number of characters of a summary."""
 _MARGIN = re.compile(r"\s*[|+] ?")
 """Matches the beginning of each line in the traceback of an exception group."""
 

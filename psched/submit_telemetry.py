@@ -19,7 +19,6 @@ class SubmitCall:
     __slots__ = ("__weakref__", "existing", "keeps_headers", "tasks")
 
     def __init__(self, tasks: Sequence[NewTask], keeps_headers: bool) -> None:
-        """`keeps_headers`: whether the store keeps headers."""
         self.tasks = tasks
         self.keeps_headers = keeps_headers
         self.existing: Sequence[str] = ()

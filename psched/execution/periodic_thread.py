@@ -1,5 +1,3 @@
-"""A thread that calls a function at intervals, and sleeps while there is nothing to do."""
-
 from __future__ import annotations
 
 import logging

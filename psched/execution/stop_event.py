@@ -1,5 +1,3 @@
-"""An event that can also end a wait for file descriptors."""
-
 from __future__ import annotations
 
 import logging
@@ -20,7 +18,7 @@ _LONGEST_PAUSE = 5.0
 
 
 class StopEvent:
-    """Any thread may set the event. It is never cleared, and ends every wait immediately."""
+    """An event that ends every wait, also a wait for file descriptors. Any thread may set it. It is never cleared."""
 
     def __init__(self) -> None:
         self._set = threading.Event()

@@ -79,7 +79,6 @@ class BinaryUpgrade:
     deadline: float = math.inf
     """When a new master that is not ready is killed, in monotonic seconds."""
     _new_master: subprocess.Popen[bytes] | None = None
-    """The new master, once it was started."""
     _pipe: int | None = None
     """A descriptor that is readable when the new master is ready or has ended; None while no new master is starting."""
     _old_pid: int = 0

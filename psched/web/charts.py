@@ -72,7 +72,6 @@ def by_minute(found: Sequence[RunsAt], now: float) -> list[RunsAt | None]:
 
 
 def troubled(outcomes: Mapping[str, int]) -> int:
-    """Return how many runs failed, were retried or were lost."""
     return sum(outcomes.get(name, 0) for name in TROUBLED)
 
 

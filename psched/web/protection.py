@@ -1,5 +1,3 @@
-"""Adds to each answer headers that forbid content of other sites, and refuses changes that other sites request."""
-
 from __future__ import annotations
 
 from http import HTTPStatus

@@ -26,7 +26,6 @@ from psched.schedules.derived_state import StateWord
 from psched.stored_error_summary import error_summary
 
 _PAGE = 100
-"""The maximum number of rows of one page."""
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]
