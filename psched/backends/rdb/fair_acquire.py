@@ -1,11 +1,10 @@
-"""The acquire of due tasks of a queue: by priority, and in turns between users. See acquire.py for the other classes.
+"""The acquire of due tasks of a queue: by priority, and in turns between users.
 
-A band is a set of rows with the same precedence: the rows of one priority with user, or the rows of one priority
-without user. Higher bands are acquired first.
+The rows of one priority are in two bands: the rows with user, and the rows without user. Rows of higher bands are
+acquired first.
 
-The list of bands is read again if it is more than a second old, or if an acquire finds no rows in the known bands. An
-acquire that finds some rows, but too few, returns them without a new reading. More than 50 ms later, the next acquire
-that finds too few rows reads the list again.
+The list of bands is read again in three cases. It is more than a second old. An acquire finds no rows in the known
+bands. An acquire finds too few rows, more than 50 ms after an earlier acquire found too few rows.
 
 A queue without users and priorities has one band, and is acquired like schedules. Its list of bands does not become too
 old, because the acquiring statement takes nothing if a higher band has rows.

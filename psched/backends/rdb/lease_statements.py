@@ -79,9 +79,9 @@ class TypesShape:
 
 
 def among_types(dialect: type[Dialect], table: sa.Table, types: TypesShape, number: int = 0) -> sa.ColumnElement[bool]:
-    """Return the condition that a row has one of the wanted types. With `types.apart`: the type :type_<number>.
+    """Return the condition that a row has one of the wanted types, or with `types.apart` the type :type_<number>.
 
-    Without `types.apart` no index on the type is used, and all types are one parameter. On MariaDB and MySQL each type
+    Without `types.apart`, no index on the type is used, and all types are one parameter. On MariaDB and MySQL each type
     is a parameter, because their planners would turn one parameter into a join.
     """
     if types.apart:

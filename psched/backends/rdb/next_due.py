@@ -55,9 +55,8 @@ class DueTimes:
     def others_may_be_due(self, types: Collection[str]) -> bool:
         """Return whether the last query by type found due rows of other types. True before the first query.
 
-        A query sees only the first due row of each band, so it may miss a row of another type. A later query finds that
-        row, after the worker has taken the earlier rows of its own types. A worker queries when it is idle, and every
-        few seconds while it is busy.
+        A query sees only the first due row of each band. So it may miss a row of another type until the worker has
+        taken the earlier rows of its own types.
         """
         return self._due_types is None or not self._due_types <= frozenset(types)
 

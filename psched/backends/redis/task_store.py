@@ -100,9 +100,9 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         until: float,
         error: str | None = None,
     ) -> builtins.list[ScheduleError | None]:
-        """Retire the tasks together.
+        """Retire the tasks together. Retire them one by one if they failed or there is an `error`.
 
-        Tasks that failed or have an `error` are retired one by one, as each task has its own attempts and failure.
+        A failed task has its own attempts and its own failure.
         """
         common = [status, _milliseconds(retention), "", "", *NO_FAILURE]
         answers: builtins.list[ScheduleError | None] = []

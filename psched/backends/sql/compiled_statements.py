@@ -177,7 +177,8 @@ class CompiledText:
 class Statement:
     """A statement that is compiled once for each kind of connection. Safe to use from several threads.
 
-    `then`: a second statement for the same transaction, executed if this one changes a row; see `Database.change_row`.
+    `then`: a second statement for the same transaction, executed if the first statement changes a row; see
+    `Database.change_row`.
     """
 
     def __init__(self, statement: sa.UpdateBase | sa.SelectBase, then: sa.Insert | None = None) -> None:

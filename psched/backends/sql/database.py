@@ -228,11 +228,10 @@ class Database:
     def change_rows(
         self, connection: Connection, count: int, change: Callable[[], int], *steps: Callable[[], object]
     ) -> bool:
-        """Change `count` rows, then run `steps`, in one transaction.
+        """Change `count` rows, then run `steps`, in one transaction. Return whether `count` rows were changed.
 
-        Return False, and change nothing, if `change` changes more or fewer rows. `change` returns the number of changed
-        rows. Without steps, `change` must be one statement. In this case no transaction is opened, and the change stays
-        even if the number differs.
+        `change` returns the number of rows that it has changed. If this is not `count`, the transaction is rolled back.
+        Without steps there is no transaction, so `change` must be one statement, and its changes stay.
         """
         if not steps:
             return change() == count

@@ -17,9 +17,8 @@ from psched.store.ledger import KEPT_OUTPUTS, KeptOutput, Output
 _ALL = 2**62
 """A number larger than any time."""
 _RUNS = 2**62
-"""The column `run` holds the remainder of the run's fence after division by this number, because a fence of
-`rdb_compat` is too large for a column.
-"""
+"""A fence of `rdb_compat` is too large for a column. So the column `run` holds the remainder of the run's fence after
+division by this number."""
 
 
 def output_table(metadata: sa.MetaData, schedules: str) -> sa.Table:

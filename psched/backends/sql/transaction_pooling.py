@@ -20,7 +20,7 @@ from psched.errors import PoolerError
 class TransactionCursor(ClientCursor[Any]):
     """Sends the settings of a transaction and its first statement as one message, to save a round trip.
 
-    PostgreSQL executes the statements of one message in one transaction. If the last of them is BEGIN, the transaction
+    PostgreSQL executes the statements of one message in one transaction. If the last statement is BEGIN, a transaction
     stays open.
     """
 
