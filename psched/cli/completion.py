@@ -17,12 +17,10 @@ _MOST_COMPLETIONS = 1000
 
 
 def completed_keys(name: SectionName) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a function that completes keys of the section in a shell."""
     return partial(_completions, name, lambda row: row.key)
 
 
 def completed_types(name: SectionName) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a function that completes types of the section in a shell."""
     return partial(_completions, name, lambda row: row.type)
 
 

@@ -28,7 +28,6 @@ _MULTILINE = ("last_error",)
 _JSON_ESCAPED = {code: f"\\u{code:04x}" for code in ESCAPES if code >= 0x7F}  # JSON itself escapes the other characters
 
 Fields = dict[str, Any]
-"""The fields of a row by name, as in JSON."""
 
 Shown = Callable[[float], str]
 """Formats unix seconds for a table."""

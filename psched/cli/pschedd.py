@@ -94,7 +94,6 @@ class Invocation(Chosen):
         return path
 
     def new_pid_path(self) -> Path:
-        """Return the path of the pid file for a daemon that starts."""
         return self.configured_path("pid_file") if self.pid_file is None else self.pid_file
 
     def pid_path(self) -> Path:

@@ -80,7 +80,6 @@ def report_of(insight: ScheduleInsight | TaskInsight, is_kept: bool, last: float
 
 
 def report_fields(report: RunReport | None) -> Fields | None:
-    """Return the report in the form of `--json`."""
     if report is None:
         return None
     types = [

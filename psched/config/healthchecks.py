@@ -29,7 +29,6 @@ class Healthchecks:
     timeout: float = _TIMEOUT
 
     def url_of(self, key: str, type_: str) -> str | None:
-        """Return the ping URL of a schedule, or None if it has none."""
         own = self.urls.get(key)
         if own is not None or self.template is None:
             return own

@@ -37,7 +37,6 @@ class Reported:
 
     @property
     def is_the_same(self) -> bool:
-        """Whether psched does the same as the other scheduler."""
         return not (self.difference or self.entry.remarks or self.entry.problem or self.unsupported)
 
     @property

@@ -15,7 +15,6 @@ def own_user() -> str:
 
 
 def home_of(user: str) -> str | None:
-    """Return the home folder of a user of this host; None if there is no such user."""
     try:
         return pwd.getpwnam(user).pw_dir
     except KeyError:

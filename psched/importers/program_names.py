@@ -34,7 +34,6 @@ def name_of_shell_command(command: str) -> str:
 
 
 def name_of_arguments(arguments: Iterable[str]) -> str:
-    """Return a name for a program, given the program and its arguments."""
     names = [PurePosixPath(word).name for word in arguments if word and not _PASSED_OVER.fullmatch(word)]
     programs = [name for name in names if not _RUNNERS.fullmatch(name)] or names or ["job"]
     count = 2 if programs[0] == "run-parts" else 1

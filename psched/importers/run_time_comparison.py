@@ -134,7 +134,6 @@ def _bound(definition: Definition, name: str) -> float | None:
 
 
 def _expression(definition: Definition) -> str:
-    """Return the expression of a definition with `cron`, `every` or `at`."""
     [(name, form)] = [(name, form) for name, form in FORMS.items() if name in definition]
     return form.format(definition[name])
 

@@ -61,8 +61,6 @@ class _SharedRecords:
 
 
 class AuditReader:
-    """Audits schedules of one table from its ledger."""
-
     def __init__(self, store: ScheduleStore, ledger: Ledger, dialect: cron.CronDialect, retention: float) -> None:
         """`retention`: for how many seconds the ledger keeps entries."""
         self._store = store

@@ -82,7 +82,6 @@ def clipped(spans: Iterable[Span], first: int, last: int) -> tuple[Span, ...]:
 
 
 def count(rule: Rule, spans: Iterable[Span], dialect: CronDialect) -> int:
-    """Return how many occurrences of the rule are in these time ranges."""
     return sum(rule_occurrences.count(rule, first - 1, last, dialect) for first, last in spans)
 
 

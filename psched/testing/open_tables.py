@@ -91,7 +91,6 @@ class OpenTables:
         return open_queue(section, _holder(role))
 
     def empty(self) -> None:
-        """Delete all rows that the test has created."""
         for table in self.opened:
             keys = [row.key for row in table.list()]
             for key in keys:
