@@ -30,6 +30,9 @@ _WOKEN = 0.1
 ended."""
 _COST = 25
 """The poll interval is at least this many times the duration of a poll, so that polls take at most 4 % of the time."""
+_SHORTEST_BACK_OFF = 1.0
+"""Seconds after a failed poll in which wake-ups are ignored. A failed poll may itself cause a wake-up: on SQLite, a
+write that fails because the disk is full changes the WAL file."""
 
 Chance = Callable[[float, float], float]
 
@@ -52,7 +55,7 @@ class PollTimer:
         self._polled_at = self._next = clock()
         self._found_at = self._woken_at = -math.inf
         self._in_vain = 0
-        self._earliest = -math.inf
+        self._earliest = self._retry_at = -math.inf
         self._expects_row = False
         self._due = math.inf
         self.working = False
@@ -86,6 +89,7 @@ class PollTimer:
 
     def poll_now(self) -> None:
         self._next = self._found_at = self.clock()
+        self._retry_at = -math.inf
         self._expects_row = self.checks_first = False
         self.working = True
 
@@ -100,6 +104,7 @@ class PollTimer:
         If a row was expected, the last wake-up counts as false. A wake-up for a new row that is due later does not.
         """
         self._polled_at = self.clock() - took
+        self._retry_at = -math.inf
         rest = self._jittered(self.longest if called and wait != 0 else self._polled_interval(took))
         due = self._polled_at + wait if wait and wait < rest else math.inf
         woken_for_later = self._polled_at < self._due and due < self._due - _SAME
@@ -115,8 +120,12 @@ class PollTimer:
         self.back_off_for(self._jittered(self._interval * intervals))
 
     def back_off_for(self, seconds: float) -> None:
-        """Poll again after `seconds`. Called after a failed poll."""
+        """Poll again after `seconds`. Called after a failed poll.
+
+        A wake-up may shorten the pause, but not below `_SHORTEST_BACK_OFF`.
+        """
         self._polled_at = self.clock()
+        self._retry_at = self._polled_at + min(seconds, _SHORTEST_BACK_OFF)
         self._expects_row, self.checks_first = False, True
         self._next = self._polled_at + seconds
 
@@ -125,7 +134,7 @@ class PollTimer:
         self._expects_row = True
         self.checks_first = self._in_vain > 0
         self._woken_at = self.clock()
-        self._next = max(min(self._next, self._woken_at + self._delay()), self._earliest)
+        self._next = max(min(self._next, self._woken_at + self._delay()), self._earliest, self._retry_at)
 
     def ignore_wakeups(self) -> None:
         """Poll once per interval from now on, because wake-ups no longer come."""
@@ -138,7 +147,7 @@ class PollTimer:
         return min(self._interval, max(SHORTEST_PAUSE, _COST * took, _RECENT * since))
 
     def check_within(self, seconds: float) -> None:
-        self._next = min(self._next, self.clock() + seconds)
+        self._next = min(self._next, max(self.clock() + seconds, self._retry_at))
 
     def check_now(self) -> None:
         """Query the next due time immediately, because a wake-up may have been lost."""

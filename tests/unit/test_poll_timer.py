@@ -225,3 +225,39 @@ def test_after_a_failure_of_the_database_it_polls_after_that_many_intervals() ->
     poller.timer.back_off(3)
     assert poller.sleep() == 3.3
     assert poller.timer.checks_first
+
+
+def test_wake_ups_after_a_failure_do_not_cause_polls_in_a_tight_loop() -> None:
+    """On SQLite a failed write to a full disk changes the WAL file, so each failed poll causes a wake-up."""
+    poller = IdlePoller()
+    slept = []
+    for failures in range(4):
+        poller.timer.back_off(2**failures)
+        poller.timer.wake()
+        poller.timer.check_within(0.0)
+        slept.append(poller.sleep())
+    assert slept == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_wake_ups_after_a_failure_do_not_lengthen_a_short_pause() -> None:
+    poller = IdlePoller(interval=0.1)
+    poller.timer.back_off(1)
+    poller.timer.wake()
+    assert poller.sleep() == 0.11
+
+
+def test_after_a_failure_expected_rows_are_polled_for_at_once() -> None:
+    poller = IdlePoller()
+    poller.timer.back_off(4)
+    poller.timer.poll_now()
+    assert poller.sleep() == 0
+
+
+def test_after_a_failure_and_an_answer_a_wake_up_causes_a_poll_at_once() -> None:
+    poller = IdlePoller()
+    poller.timer.back_off(4)
+    poller.clock.time += 0.5
+    poller.timer.poll_now()
+    poller.timer.rest(None, called=True)
+    poller.timer.wake()
+    assert poller.sleep() == 0
