@@ -143,8 +143,7 @@ class TaskSource:
     def maintain(self, idle: bool = False) -> bool:
         """Delete old rows if the last deletion is long enough ago. Return True if old rows are left.
 
-        `idle`: delete less often. A call takes about `_MAINTENANCE_SECONDS` at most. It logs errors and does not raise
-        them.
+        `idle`: delete less often. A call takes about `_MAINTENANCE_SECONDS` at most, and raises no errors.
         """
         now = self._clock()
         if now < self._maintained_at + (self.settlement.maintenance_interval if idle else _MAINTENANCE_INTERVAL):
