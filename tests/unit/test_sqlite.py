@@ -7,7 +7,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
 from psched.backends.sql import open_database
+from psched.backends.sql.sqlite import SQLiteDialect
 
 
 class SyncedConnection(sqlite3.Connection):
@@ -27,3 +32,26 @@ def test_each_commit_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path) ->
         database.dialect.prepare(connection)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_a_read_only_file_is_written_as_soon_as_its_mode_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this user may not write a file, SQLite opens the file for reading, and this connection can never write."""
+    open_file, modes = SQLiteDialect._open, ["ro", "ro"]
+    with closing(open_database(f"sqlite:///{tmp_path}/db", {}, connections=2)) as database:
+        database.dialect.create_database()
+        with closing(sqlite3.connect(tmp_path / "db")) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("CREATE TABLE words (word TEXT)")
+        monkeypatch.setattr(SQLiteDialect, "_open", lambda self, mode: open_file(self, modes.pop() if modes else mode))
+        for connection in [database._pool.take(), database._pool.take()]:
+            database._pool.release(connection)
+        with pytest.raises(DBAPIError, match="attempt to write a readonly database"):
+            database.run(insert)
+        assert database.run(insert) == 1
+
+
+def insert(connection: sa.Connection, uncertain: bool) -> int:
+    count: int = connection.exec_driver_sql("INSERT INTO words VALUES ('x')").rowcount
+    return count

@@ -156,9 +156,11 @@ class Database:
         """Release or close a connection whose work raised `error`. Raises an error of the driver as a DBAPIError."""
         # The driver may have been interrupted while it read an answer. The next statement would read the rest of that
         # answer.
-        pool.release(connection, isinstance(error, DBAPIError) and self.retry_reason(error) is not RetryReason.LOST)
-        if isinstance(error, DBAPIError) and error.connection_invalidated:
-            pool.close_idle()  # the idle connections are probably lost, too
+        is_stale = isinstance(error, DBAPIError) and self.dialect.is_stale(error)
+        is_kept = isinstance(error, DBAPIError) and self.retry_reason(error) is not RetryReason.LOST and not is_stale
+        pool.release(connection, is_kept)
+        if is_stale or (isinstance(error, DBAPIError) and error.connection_invalidated):
+            pool.close_idle()  # the idle connections are probably stale or lost, too
         if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # an error raised while rows were fetched
             raise wrapped(error, self._engine.dialect) from error
 

@@ -126,6 +126,8 @@ class Dialect:
     """Error codes of the driver for which `retry_reason` returns `RetryReason.CONFLICT`."""
     lost_codes: ClassVar[Collection[object]]
     """Error codes of the driver for which `retry_reason` returns `RetryReason.LOST`."""
+    stale_codes: ClassVar[Collection[object]] = ()
+    """Error codes of the driver that a new connection may not have: the connections of the pool are closed."""
     duplicate_codes: ClassVar[Collection[object]]
     """Error codes of the driver for which `is_duplicate_key` is true."""
     missing_table_codes: ClassVar[Collection[object]] = ()
@@ -209,6 +211,10 @@ class Dialect:
         if code in self.conflict_codes:
             return RetryReason.CONFLICT
         return RetryReason.LOST if code in self.lost_codes else None
+
+    def is_stale(self, error: DBAPIError) -> bool:
+        """Return whether a new connection may succeed where this one failed, although the server is not away."""
+        return self.code(error.orig) in self.stale_codes
 
     def is_refused(self, error: BaseException) -> bool:
         """Return whether the server refuses the login of psched's user, or refuses this user a privilege."""

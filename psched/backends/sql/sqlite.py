@@ -61,6 +61,7 @@ class SQLiteDialect(Dialect):
 
     conflict_codes = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT)
     lost_codes = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM)
+    stale_codes = (sqlite3.SQLITE_READONLY,)  # the mode of the file when the connection was opened, or another file
     duplicate_codes = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
 
     @property
