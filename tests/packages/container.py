@@ -220,6 +220,10 @@ class Site:
         found: dict[str, Any] = json.loads(told) if told.startswith("{") else {}
         return found
 
+    def busy(self, name: str) -> list[int]:
+        """Return the pids of the children that ran tasks at their last heartbeats."""
+        return [child["pid"] for child in self.status(name).get("children", ()) if child["running"]]
+
     def log(self, name: str) -> str:
         return self.podman("logs", name, check=False, also_errors=True)
 
@@ -321,10 +325,11 @@ def try_short_stop(site: Site) -> None:
 def try_killed_child(site: Site) -> None:
     """A killed worker is replaced, its task runs again, and no zombie remains."""
     name = site.daemon("--env=PSCHED_STOP_TIMEOUT=60")
-    site.submit("killed", "sleep", seconds=3)
+    site.submit("killed", "sleep", seconds=8)
     site.wait_for_trace(name, "killed began 1")
-    [busy] = [child["pid"] for child in site.status(name)["children"] if child["running"]]
-    site.inside(name, "sh", "-c", f"kill -KILL {busy}")
+    # `running` is from the last heartbeat, up to two seconds ago
+    wait_for(lambda: len(site.busy(name)) == 1, lambda: site.log(name), 7)
+    site.inside(name, "sh", "-c", f"kill -KILL {site.busy(name)[0]}")
     site.wait_for_trace(name, "killed ended 2")
     site.submit("forks", "orphan")
     site.wait_for_trace(name, "forks ended 1")
