@@ -128,6 +128,9 @@ class PostgreSQLDialect(Dialect):
     lost_codes = ("25006", "25P03", "26000", "42P05", "57P01", "57P02", "57P03", "57P05")
     """SQLSTATEs that count as a lost connection. 25006: a demoted primary refuses to write. 26000 and 42P05: a pooler
     gave us another session. There our prepared statement is missing, or another statement has its name."""
+    stale_plans = (("0A000", "plancache.c"), ("42804", "pl_exec.c"))
+    """SQLSTATE and source file of the errors after another program has changed the type of a column. The session still
+    has a plan for the old type: the plan of a prepared statement (0A000) or of a trigger (42804)."""
     duplicate_codes = ("23505",)
     missing_table_codes = ("42P01",)
     existing_codes = ("42P07", "42701", "42710", "23505")
@@ -262,7 +265,12 @@ class PostgreSQLDialect(Dialect):
         if state is None:
             is_temporary = isinstance(error, OperationalError) and not _is_turned_away(error)
             return RetryReason.LOST if is_temporary else None
-        return RetryReason.LOST if state[:2] in ("08", "53") else super().retry_reason(error)
+        if state[:2] in ("08", "53") or self.is_stale(error):
+            return RetryReason.LOST
+        return super().retry_reason(error)
+
+    def is_stale(self, error: DBAPIError) -> bool:
+        return (self.code(error.orig), _source_file(error.orig)) in self.stale_plans
 
     def is_refused(self, error: BaseException) -> bool:
         state = self.code(error)
@@ -340,6 +348,11 @@ def _count(name: str, given: object) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", str(given)):
         raise ConfigError(f"url: {name} must be a whole number ≥ 0, got {given!r}")
     return int(str(given))
+
+
+def _source_file(error: BaseException | None) -> str | None:
+    """Return the file of PostgreSQL's source that raised `error`; None if the driver does not tell."""
+    return getattr(getattr(error, "diag", None), "source_file", None)
 
 
 def _is_turned_away(error: DBAPIError) -> bool:
