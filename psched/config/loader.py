@@ -296,14 +296,23 @@ def _unknown(key: object, known: Iterable[str]) -> str:
     return f"unknown key{did_you_mean(str(key), known)}"
 
 
+def _url_faults(settings: Settings) -> Iterator[str]:
+    """Yield each fault of a URL once, with the names of its sections, because sections often have the same URL."""
+    sections: dict[str, list[str]] = {}
+    for name, section in settings.named_sections:
+        for fault in url_faults(section.type, section.url, section.pooler):
+            sections.setdefault(fault, []).append(name)
+    yield from (f"{', '.join(names)}: {fault}" for fault, names in sections.items())
+
+
 def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]:
     """Yield contradictions between settings that are valid by themselves. `given`: the keys in the file."""
     limit, interval = settings.child_heartbeat_limit, settings.child_heartbeat_interval
     if interval >= limit:
         yield f"child_heartbeat_interval {interval:g} must be less than child_heartbeat_limit {limit:g}"
+    yield from _url_faults(settings)
     for name, section in settings.named_sections:
         yield from _lease_faults(settings, section, name, given)
-        yield from (f"{name}: {fault}" for fault in url_faults(section.type, section.url, section.pooler))
         if section.type == "rdb_compat" and section.on_failure:
             yield f"on_failure: type rdb_compat ({name}) retries without end, so no task ever fails; use type: rdb"
         if section.type == "rdb_compat" and section.hooks:

@@ -133,7 +133,7 @@ class Settings:
     metrics_file: Annotated[Path | Literal["none"] | None, Check(checks.metrics_path, located=True)] = None
     user: TextOrNone = None
     group: TextOrNone = None
-    processors: Annotated[int, Check(checks.count(1))] = 1
+    processors: Annotated[int, Check(checks.count(1, maximum=10_000))] = 1
     proc_title: Annotated[Literal["type", "key"], Check(checks.one_of("type", "key"))] = "type"
     processor_type: Annotated[Literal["process", "thread"], Check(checks.one_of("process", "thread"))] = "process"
     child_kill_interval: Positive = 2.0

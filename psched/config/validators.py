@@ -39,10 +39,13 @@ def _seconds(value: Any) -> float:
     return parse_seconds(value) if isinstance(value, str) else float(value)
 
 
-def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callable[[Any], Any]:
-    """Return a validator for a whole number ≥ `minimum`. It also accepts `word`, and returns `meaning` for it."""
+def count(minimum: int, word: str | None = None, meaning: Any = None, maximum: int = MAX_COUNT) -> Callable[[Any], Any]:
+    """Return a validator for a whole number from `minimum` to `maximum`.
+
+    The validator also accepts `word`, and returns `meaning` for it.
+    """
     expected = f"expected a whole number ≥ {minimum}" + (f" or {word}" if word else "")
-    return _number(int, expected, minimum, MAX_COUNT, {} if word is None else {word: meaning})
+    return _number(int, expected, minimum, maximum, {} if word is None else {word: meaning})
 
 
 def _number(
@@ -99,8 +102,10 @@ def flag(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str):
         raise ValueError("expected text")
+    if not value.strip():
+        raise ValueError("expected text that is not empty")
     return value
 
 

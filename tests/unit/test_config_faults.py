@@ -85,6 +85,7 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"processors": 0}, "config: processors: expected a whole number ≥ 1, got 0"),
         ({"processors": 1.5}, "config: processors: expected a whole number ≥ 1, got 1.5"),
         ({"processors": "many"}, "config: processors: expected a whole number ≥ 1, got 'many'"),
+        ({"processors": 10_001}, "config: processors: expected a whole number ≥ 1 and ≤ 10000, got 10001"),
         ({"max_attempts": 0}, "config: max_attempts: expected a whole number ≥ 1 or none, got 0"),
         (
             {"type": "rdb_compat", "on_failure": ["page"]},
@@ -155,6 +156,8 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"app": [3]}, "config: app: expected module:NAME, NAME, or a list of them, got [3]"),
         ({"log": ""}, "config: log: expected a path, got ''"),
         ({"user": 0}, "config: user: expected text, got 0"),
+        ({"user": " "}, "config: user: expected text that is not empty, got ' '"),
+        ({"url": ""}, "config: url: expected text that is not empty"),
         ({"tls": {"verify": "yes"}}, "config: tls: expected verify to be full, ca or none, got {'verify': 'yes'}"),
         (
             {"tls": {}},
@@ -235,6 +238,11 @@ def test_a_url_of_another_type_is_reported_with_the_right_one(type_: str, url: s
     message = fault({"type": type_, "url": url})
     assert words in message
     assert "s3cret" not in message
+
+
+def test_a_url_of_another_type_is_reported_once_for_all_sections() -> None:
+    message = fault({"type": "rdb", "url": "redis://h/0", "schedules": {}, "queue": {}})
+    assert message == "config: schedules, queue: type rdb needs a SQL database, not redis://; use type redis"
 
 
 def test_a_url_under_a_wrong_key_is_reported_without_its_password() -> None:
