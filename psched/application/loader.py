@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -111,9 +111,9 @@ def _lookup(name: str, required: dict[str, ModuleType]) -> object:
     for given, module in reversed(required.items()):
         here = module_name in (given, Path(given).stem) if module_name else hasattr(module, attribute.partition(".")[0])
         if here:
-            return find(module, attribute)
+            return find(module, attribute, _is_router)
     if module_name:
-        return find(_require(module_name), attribute)
+        return find(_require(module_name), attribute, _is_router)
     if not required:
         module_name, _, last = attribute.rpartition(".")
         example = f"{module_name or 'module'}:{last}"
@@ -147,15 +147,19 @@ def import_file(file: str) -> ModuleType:
     return next(loaded, None) or _execute(path, _free_name(path))
 
 
-def find(module: ModuleType, name: str) -> Any:
-    """Return the attribute `name` of `module`. The name may contain dots. Raises ConfigError."""
+def find(module: ModuleType, name: str, is_wanted: Callable[[object], bool] | None = None) -> Any:
+    """Return the attribute `name` of `module`. The name may contain dots. Raises ConfigError.
+
+    `is_wanted`: whether an attribute may be proposed instead of a missing one. None: each public attribute.
+    """
     found: Any = module
     for part in name.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            known = [known for known in vars(found) if not known.startswith("_")] if hasattr(found, "__dict__") else []
-            raise ConfigError(f"no {name!r} in {module.__name__}{did_you_mean(part, known)}") from None
+            public = {key: value for key, value in getattr(found, "__dict__", {}).items() if not key.startswith("_")}
+            wanted = [key for key, value in public.items() if is_wanted is None or is_wanted(value)]
+            raise ConfigError(f"no {name!r} in {module.__name__}{did_you_mean(part, wanted)}") from None
     return found
 
 

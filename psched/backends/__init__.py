@@ -88,10 +88,15 @@ def database_problem(
     if is_refused:
         remedy = "correct `url:`, or the user's password or rights on the server"
         return f"the database {url} refuses this user: {problem} ({remedy})"
-    remedy = "; let this user write the file and its folder" if problem in _NO_ACCESS else ""
-    if _NO_DATABASE.search(problem):
-        remedy = "; create this database, or correct `url:`"
-    return f"the database {url} refused the request: {problem}{remedy}"
+    known = known_remedy(problem)
+    return f"the database {url} refused the request: {problem}{f'; {known}' if known else ''}"
+
+
+def known_remedy(problem: str) -> str | None:
+    """Return the remedy for a driver's message, or None for a message that psched does not know."""
+    if problem in _NO_ACCESS:
+        return "let this user write the file and its folder"
+    return "create this database, or correct `url:`" if _NO_DATABASE.search(problem) else None
 
 
 def _module(type_: str) -> str:

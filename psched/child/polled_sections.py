@@ -8,7 +8,7 @@ from typing import Any
 
 from psched.acquisition.types_with_rows import TypesWithRows
 from psched.application import Application
-from psched.backends import is_driver_error
+from psched.backends import is_driver_error, known_remedy
 from psched.child.node_threads import NodeThreads
 from psched.error_messages import one_line
 from psched.errors import ConfigError
@@ -62,8 +62,9 @@ class PolledSections:
                 elif store.is_refused(error):
                     log.debug("section=%s the database refuses this user: %s", opened.name, one_line(error))
                 elif is_driver_error(error):
-                    words = f"{opened.name}: the tables cannot be checked: {one_line(error)}"
-                    raise ConfigError(f"{words} (is `url:` right? `psched doctor` checks more)") from error
+                    problem = one_line(error)
+                    remedy = known_remedy(problem) or "correct `url:`, or see `psched doctor`, which checks more"
+                    raise ConfigError(f"{opened.name}: the tables cannot be checked: {problem}; {remedy}") from error
                 else:
                     raise
                 for poller in self.pollers:

@@ -109,7 +109,7 @@ def named_calendars(store: ScheduleStore, names: object) -> tuple[Calendar, ...]
 def no_calendar(calendars: Calendars, name: str) -> str:
     """Return the message that there is no calendar of this name."""
     known = [each.name for each in calendars.all() if each.content is not None]
-    hint = did_you_mean(name, known) or f"; known are {', '.join(known) or 'none'}"
+    hint = did_you_mean(name, known) or (f"; known are {', '.join(known)}" if known else "")
     return f"there is no calendar {name!r} (create it with `psched calendar set`){hint}"
 
 

@@ -29,5 +29,7 @@ def test_a_calendar_is_set_listed_shown_and_deleted(psched: Commands) -> None:
     psched.ok("calendar", "delete", "holidays")
     assert psched.ok("calendar", "list", "--json").json == []
     assert "no calendar 'holidays'" in psched.fault("modify", "key", "--exclude", "holidays")
-    assert psched.fault("calendar", "show", "holidays").startswith("there is no calendar 'holidays'")
+    assert psched.fault("calendar", "show", "holidays") == (
+        "there is no calendar 'holidays' (create it with `psched calendar set`)"
+    )
     assert "expected a date such as" in psched.fault("calendar", "set", "holidays", "25.12.2030")

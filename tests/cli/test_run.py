@@ -97,3 +97,18 @@ def test_a_missing_table_ends_the_start_and_names_init(jobs: Commands) -> None:
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "psched init" in err.decode()
+
+
+def test_a_file_that_sqlite_cannot_open_ends_the_start_and_names_the_remedy(jobs: Commands) -> None:
+    jobs.use("sqlite:///../psched.db")
+    jobs.ok("init")
+    for journal in jobs.folder.glob("psched.db-*"):
+        journal.unlink()
+    (jobs.folder / "psched.db-wal").mkdir()
+    process = jobs.start("run", "-I", "code", "jobs:app", stderr=subprocess.PIPE)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert (
+        "schedules: the tables cannot be checked: unable to open database file; let this user write the file and its "
+        "folder; giving up\n"
+    ) in err.decode()

@@ -362,8 +362,8 @@ def test_a_file_that_is_no_sqlite_database_is_named(fresh: Commands) -> None:
 def test_a_sqlite_file_that_cannot_be_opened_is_named(fresh: Commands) -> None:
     fresh.use("sqlite:///../psched.db")
     (fresh.folder / "psched.db").mkdir()
-    for command in ("list", "init"):
-        assert "psched.db" in fresh.fault(command)
+    expected = f"url: {fresh.folder}/psched.db is a folder; configure a file"
+    assert (fresh.fault("list"), fresh.fault("init")) == (expected, expected)
 
 
 def test_a_locked_sqlite_file_is_reported_after_a_while(psched: Commands) -> None:

@@ -184,6 +184,12 @@ def test_what_cannot_be_found_is_named_with_the_remedy(spec: ApplicationSpec, me
     assert message in refused(spec)
 
 
+def test_only_applications_are_proposed_in_place_of_a_missing_one() -> None:
+    """The module also has the public name `Mapping`, which is closer."""
+    message = refused(ApplicationSpec(("psched.handlers.command:app",)))
+    assert message == "no 'app' in psched.handlers.command"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -90,7 +90,7 @@ class SQLiteDialect(Dialect):
         """Create the file. Raises ConfigError if its folder does not exist."""
         if self.ephemeral:
             return
-        problem = self._folder_problem()
+        problem = self._folder_problem() or self._file_problem()
         if problem is not None:
             raise ConfigError(f"url: {problem}")
         self._connect("rwc").close()
@@ -116,6 +116,10 @@ class SQLiteDialect(Dialect):
                 return Finding("writing", False, message, remedy="free at least 1 MB")
         return None
 
+    def _file_problem(self) -> str | None:
+        path = self.url.database
+        return f"{path} is a folder; configure a file" if Path(str(path)).is_dir() else None
+
     def _folder_problem(self) -> str | None:
         """Return a message with the remedy if the folder cannot hold the file, else None."""
         folder = Path(str(self.url.database)).parent
@@ -138,7 +142,10 @@ class SQLiteDialect(Dialect):
         if self.code(error.orig) == sqlite3.SQLITE_NOTADB:
             path = self.url.database
             return f"url: {path} is not an SQLite database; configure another file, or move this one away"
-        return f"url: {error.orig}" if isinstance(error.orig, _NoFile) else None
+        if self.code(error.orig) != sqlite3.SQLITE_CANTOPEN:
+            return None
+        problem = str(error.orig) if isinstance(error.orig, _NoFile) else self._file_problem()
+        return None if problem is None else f"url: {problem}"
 
     def is_already_there(self, error: DBAPIError) -> bool:
         text = str(error.orig)
