@@ -426,7 +426,7 @@ def _lose_database(tab: Visitor, server: Server) -> None:
     tab.expect("503 (Service Unavailable)", "Response Status Error Code 503")
     server.stop()
     tab.page.get_by_text("The database does not answer").wait_for()
-    tab.page.get_by_text("It has not answered since").wait_for()
+    tab.page.get_by_text("It has not been usable since").wait_for()
     tab.check()
     tab.check_accessibility()
     server.start()
