@@ -48,12 +48,8 @@ def test_a_record_has_time_with_its_zone_level_pid_logger_and_message(log: Log, 
 
 
 @pytest.fixture
-def journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[socket.socket]:
-    """The socket of systemd's journal. The environment says that the journal receives this process's standard error."""
-    found = os.fstat(2)
-    monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """The socket of systemd's journal."""
     monkeypatch.setattr(sys, "argv", ["/opt/psched/bin/pschedd", "run"])
     monkeypatch.setattr(JournaldTransport, "SOCKET_PATH", tmp_path / "journal")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
@@ -70,8 +66,20 @@ def failure(level: int = logging.ERROR) -> logging.LogRecord:
         return logging.LogRecord("psched.test", level, __file__, 1, "key=%s failed", ("a\nb",), information)
 
 
+def log_in_service(record: logging.LogRecord, json: bool = False) -> None:
+    """Log a record as a process whose standard error goes to the journal.
+
+    The environment names the file of standard error. capfd opens another file for each phase of a test, so no fixture
+    can know the file.
+    """
+    found = os.fstat(2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+        LogHandler(Log(None, json=json)).handle(record)
+
+
 def test_a_service_without_log_writes_a_traceback_as_one_entry_of_the_journal(journal: socket.socket) -> None:
-    LogHandler(Log(None)).handle(failure())
+    log_in_service(failure())
     fields = _fields(journal.recv(65536))
     message = fields.pop("MESSAGE")
     assert fields == {"PRIORITY": "3", "SYSLOG_IDENTIFIER": "pschedd"}
@@ -85,19 +93,19 @@ def test_a_service_without_log_writes_a_traceback_as_one_entry_of_the_journal(jo
 def test_with_json_an_entry_of_the_journal_is_the_object(
     journal: socket.socket, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    LogHandler(Log(None, json=True)).handle(failure())
+    log_in_service(failure(), json=True)
     fields = _fields(journal.recv(65536))
     line = json.loads(fields["MESSAGE"])
     assert (fields["PRIORITY"], line["level"], line["event"]) == ("3", "error", "key=a\nb failed")
     assert line["traceback"].endswith("ValueError: first line\nPRIORITY=0\x1b") and "\n" not in fields["MESSAGE"]
     (tmp_path / "journal").unlink()
-    LogHandler(Log(None, json=True)).handle(failure())
+    log_in_service(failure(), json=True)
     (shown,) = capfd.readouterr().err.splitlines()
     assert shown.startswith("<3>") and json.loads(shown[3:])["event"] == "key=a\nb failed"
 
 
 def test_an_entry_is_never_too_long(journal: socket.socket) -> None:
-    LogHandler(Log(None)).handle(record("x" * 1_000_000))
+    log_in_service(record("x" * 1_000_000))
     data, descriptors, _, _ = socket.recv_fds(journal, 1, 1)
     with os.fdopen(descriptors[0], "rb") as file:
         file.seek(0)
@@ -108,7 +116,7 @@ def test_an_entry_is_never_too_long(journal: socket.socket) -> None:
 def test_priorities_are_those_of_syslog(journal: socket.socket) -> None:
     levels = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG, 1, 25)
     for level in levels:
-        LogHandler(Log(None)).handle(failure(level))
+        log_in_service(failure(level))
     assert [_fields(journal.recv(65536))["PRIORITY"] for _ in levels] == ["2", "3", "4", "6", "7", "7", "6"]
 
 
@@ -116,7 +124,7 @@ def test_without_the_journal_s_socket_each_line_has_its_priority(
     journal: socket.socket, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "journal").unlink()
-    LogHandler(Log(None)).handle(failure())
+    log_in_service(failure())
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == "<3>psched.test: key=a"
     assert all(line.startswith("<3>") for line in lines)
