@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from psched.backends.sql.sqlite import SQLiteDialect
+from psched.backends.sql.sqlite import SQLiteDialect, naming_shortage
 
 SQLITE = "PSCHED_TEST_UNSYNCED_SQLITE"
 """The environment variable that tells the parent of fork servers to call `sync_nothing`."""
@@ -19,7 +19,8 @@ def sync_nothing() -> None:
     prepare = SQLiteDialect.prepare
 
     def prepare_unsynced(self: SQLiteDialect, connection: Any) -> None:
-        connection.execute("PRAGMA synchronous = OFF")  # before the switch to WAL, which also syncs
+        with naming_shortage():
+            connection.execute("PRAGMA synchronous = OFF")  # before the switch to WAL, which also syncs
         prepare(self, connection)
         connection.execute("PRAGMA synchronous = OFF")
 

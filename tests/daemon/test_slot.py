@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import resource
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from psched.process.dead_child import DeadChild
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.slot import Slot
 from tests.daemon.fake_children import FakeChild, FakeProcessTable, fake_process_table, sqlite_config
+from tests.few_descriptors import few_descriptors
 
 SHORTEST, LONGEST, SPREAD = 0.5, 60.0, 1.25
 FETCHER_LIMIT = 5.0
@@ -246,20 +245,8 @@ def test_a_fork_without_memory_is_tried_again_and_forgets_no_dead_child(
 
 
 def test_pipes_that_cannot_be_opened_leave_no_descriptor_open() -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    room: list[int] = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(_descriptors()) + 4, limits[1]))
-    try:
-        with suppress(OSError):
-            while True:
-                room.append(os.open(os.devnull, os.O_RDONLY))
-        for _ in range(3):  # of the four that are needed
-            os.close(room.pop())
+    with few_descriptors(3):  # of the four that are needed
         before = _descriptors()
         with pytest.raises(OSError, match="Too many open files"):
             open_pipes()
         assert _descriptors() == before
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        for descriptor in room:
-            os.close(descriptor)

@@ -11,8 +11,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from psched.backends.common.retries import RetryReason
 from psched.backends.sql import open_database
 from psched.backends.sql.sqlite import SQLiteDialect
+from psched.clock import boottime
+from tests.few_descriptors import few_descriptors
 
 
 class SyncedConnection(sqlite3.Connection):
@@ -20,6 +23,14 @@ class SyncedConnection(sqlite3.Connection):
 
     def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
         return super().execute("SELECT 1" if statement == "PRAGMA synchronous = OFF" else statement, *parameters)
+
+
+def create_table(connection: sa.Connection, _: bool) -> None:
+    connection.exec_driver_sql("CREATE TABLE words (word TEXT)")
+
+
+def read(connection: sa.Connection, _: bool) -> None:
+    connection.exec_driver_sql("SELECT * FROM words")
 
 
 def test_each_commit_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path) -> None:
@@ -55,3 +66,28 @@ def test_a_read_only_file_is_written_as_soon_as_its_mode_allows_it(
 def insert(connection: sa.Connection, uncertain: bool) -> int:
     count: int = connection.exec_driver_sql("INSERT INTO words VALUES ('x')").rowcount
     return count
+
+
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_a_lack_of_descriptors_is_an_outage(tmp_path: Path, free: int) -> None:
+    """A connection needs three: for the file, its log and the log's index."""
+    url = f"sqlite:///{tmp_path}/db"
+    with closing(open_database(url, {})) as database:
+        database.dialect.create_database()
+        database.run(create_table)
+    expected = "unable to open database file: Too many open files"
+    with closing(open_database(url, {})) as database:
+        with few_descriptors(free), pytest.raises(sa.exc.OperationalError, match=expected) as caught:
+            database.run(read, until=boottime() + 0.1)
+        assert database.retry_reason(caught.value) is RetryReason.LOST
+        database.run(read)
+
+
+def test_a_file_without_access_is_no_outage(tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+    with (
+        closing(open_database(f"sqlite:///{tmp_path}/db", {})) as database,
+        pytest.raises(sa.exc.OperationalError, match="unable to open database file") as caught,
+    ):
+        database.run(read)
+    assert database.retry_reason(caught.value) is None

@@ -10,6 +10,8 @@ import errno
 import os
 import sqlite3
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -20,18 +22,42 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from psched.backends.common.retries import RetryReason
 from psched.backends.common.rows import text_or_bytes
 from psched.backends.sql.bulk_statements import given_rows
 from psched.backends.sql.dialect import Dialect, now_ms
 from psched.clock import monotonic
+from psched.descriptor_shortage import descriptor_shortage
 from psched.errors import ConfigError
 from psched.store import Finding
+
+_FILES = 3
+"""The number of files that a connection opens: the database, its write-ahead log, and the index of this log."""
 
 
 class _NoFile(sqlite3.OperationalError):
     """The database file was missing. Another process may have created it since."""
 
     sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+
+
+class _NoDescriptor(sqlite3.OperationalError):
+    """SQLite could not open a file because too few file descriptors were free. They may be free later."""
+
+
+@contextmanager
+def naming_shortage() -> Iterator[None]:
+    """Raise `_NoDescriptor` if SQLite cannot open a file for this reason, which SQLite's own error does not tell.
+
+    For the code that opens a connection, and for its first statement, which opens the log.
+    """
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        shortage = descriptor_shortage(_FILES)
+        if shortage is None or SQLiteDialect.code(error) != sqlite3.SQLITE_CANTOPEN:
+            raise
+        raise _NoDescriptor(f"{error}: {shortage}") from error
 
 
 @compiles(now_ms, "sqlite")
@@ -80,7 +106,8 @@ class SQLiteDialect(Dialect):
 
     def prepare(self, connection: Any) -> None:
         connection.text_factory = text_or_bytes
-        connection.execute("PRAGMA journal_mode = WAL")
+        with naming_shortage():
+            connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         if self.read_only:
             connection.execute("PRAGMA query_only = ON")
@@ -135,6 +162,9 @@ class SQLiteDialect(Dialect):
         code: int = getattr(error, "sqlite_errorcode", 0)
         return code if code & 0xFF == sqlite3.SQLITE_CONSTRAINT else code & 0xFF
 
+    def retry_reason(self, error: DBAPIError) -> RetryReason | None:
+        return RetryReason.LOST if isinstance(error.orig, _NoDescriptor) else super().retry_reason(error)
+
     def is_missing_table(self, error: DBAPIError) -> bool:
         return isinstance(error.orig, _NoFile) or "no such table" in str(error.orig)
 
@@ -180,9 +210,11 @@ class SQLiteDialect(Dialect):
 
     def _open(self, mode: str) -> sqlite3.Connection:
         path = ":memory:" if self.ephemeral else f"file:{quote(str(self.url.database))}?mode={mode}"
-        return sqlite3.connect(
-            path, timeout=self.timeouts.lock, isolation_level=None, check_same_thread=False, uri=not self.ephemeral
-        )
+        lock = self.timeouts.lock
+        with naming_shortage():
+            return sqlite3.connect(
+                path, timeout=lock, isolation_level=None, check_same_thread=False, uri=not self.ephemeral
+            )
 
 
 _LEAST_ROOM = 1_000_000

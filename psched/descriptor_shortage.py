@@ -1,0 +1,18 @@
+"""Whether this process can open more file descriptors."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import ExitStack
+
+
+def descriptor_shortage(count: int = 1) -> str | None:
+    """Return why this process cannot open `count` more files, such as "Too many open files"; None if it can."""
+    with ExitStack() as opened:
+        try:
+            for _ in range(count):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            return error.strerror if error.errno in (errno.EMFILE, errno.ENFILE) else None
+    return None
