@@ -5,6 +5,7 @@ No message shows a URL, because a URL may hold a password.
 
 from __future__ import annotations
 
+import errno
 import re
 import threading
 import time
@@ -43,6 +44,8 @@ from psched.store import Finding
 
 DriverError: tuple[type[Exception], ...] = (RedisError, RedisClusterException)
 """The base classes of redis-py's errors."""
+_RAISED: tuple[type[Exception], ...] = (*DriverError, OSError)
+"""The errors that redis-py may raise. An OSError is one of a file that redis-py reads before it connects."""
 
 _REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
 _UNANSWERED = (ConnectionError, TimeoutError, RedisClusterException)  # RedisClusterException may wrap one of the others
@@ -55,7 +58,12 @@ _TEMPORARY_WORDS = re.compile(
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return whether `error` is temporary: the server is unreachable, overloaded, full or read-only."""
+    """Return whether `error` is temporary: the server is unreachable, overloaded, full or read-only.
+
+    Also true if this process has no free file descriptor, because redis-py reads a file before it connects.
+    """
+    if isinstance(error, OSError):
+        return error.errno in (errno.EMFILE, errno.ENFILE)
     if not isinstance(error, DriverError) or is_refused(error):
         return False
     if "Cluster mode is not enabled" in str(error):
@@ -192,7 +200,7 @@ class RedisServer:
         while True:
             try:
                 return work(uncertain)
-            except DriverError as error:
+            except _RAISED as error:
                 pause = retries.pause(RetryReason.LOST if is_temporary(error) else None, is_refused(error))
                 if is_temporary(error):
                     self._drop_idle()
