@@ -20,12 +20,12 @@ from psched.backends.common.rows import (
     read_rule_use,
 )
 from psched.backends.rdb.next_due import DueTimes
-from psched.backends.rdb.schema import has_status, has_user, is_no_backfill, user_column, using_type_index
+from psched.backends.rdb.schema import has_status, has_user, is_no_backfill, of_type, user_column
 from psched.backends.rdb.waiting_users import NO_USER, least_of
 from psched.backends.sql.capped_counts import CappedCounts, Indexed, capped
 from psched.backends.sql.compiled_statements import Statement, cached
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import now_ms
+from psched.backends.sql.dialect import Dialect, now_ms
 from psched.model import NEVER, NO_OCCURRENCE
 from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
 
@@ -117,7 +117,7 @@ class RdbCounts:
                 held = leased.of_types.get(name, (0, 0))[0]
                 limit = most + 1 + held if place < len(part) else 0
                 values |= {f"type_{place}": name, f"band_{place}": band, f"limit_{place}": limit}
-            statement = cached(_first_of_each, self._table, count)
+            statement = cached(_first_of_each, type(self._database.dialect), self._table, count)
             for place, rows, due, earliest, now in statement.rows(connection, values):
                 if place < len(part):
                     is_due = isinstance(earliest, int) and earliest <= now  # SQLite columns may hold any value
@@ -130,7 +130,7 @@ class RdbCounts:
         return _Leased({name: (number, running) for name, number, running in found}, more)
 
 
-def _first_of_each(table: sa.Table, count: int) -> Statement:
+def _first_of_each(dialect: type[Dialect], table: sa.Table, count: int) -> Statement:
     """Return a SELECT about the first rows, by due time, of each of `count` pairs of type and band.
 
     Its columns are the position of the pair among the parameters, the number of rows, the number of due rows, the
@@ -139,10 +139,9 @@ def _first_of_each(table: sa.Table, count: int) -> Statement:
     c, parts = table.c, []
     for place in range(count):
         limit = sa.bindparam(f"limit_{place}", type_=sa.Integer, required=True)
-        of_type = c.type == sa.bindparam(f"type_{place}", type_=c.type.type)
+        type_ = sa.bindparam(f"type_{place}", type_=c.type.type)
         in_band = [c.band == sa.bindparam(f"band_{place}", type_=sa.Integer)] if "band" in c else []
-        first = using_type_index(sa.select(c.due), table).where(of_type, *in_band)
-        rows = first.order_by(c.due, c.key).limit(limit).subquery()
+        rows = of_type(dialect, sa.select(c.due).where(*in_band).limit(limit), table, type_).subquery()
         due = sa.func.count(sa.case((rows.c.due <= now_ms(), 1)))
         number = sa.literal_column(str(place), sa.Integer)
         parts.append(sa.select(number, sa.func.count(), due, sa.func.min(rows.c.due), now_ms()).select_from(rows))

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from psched.backends.common.ended_leases import MOST_CHARACTERS, RELEASED, RETRIED
 from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
-from psched.backends.rdb.schema import has_wanted_type, using_type_index, wanted_types
+from psched.backends.rdb.schema import of_type, wanted_types
 from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
 from psched.payload import MAX_BATCH_SIZE
@@ -176,18 +176,14 @@ class LeaseStatements:
         c = self._table.c
         sizes = [size_column(self._table)] if sized else []
 
-        def rows(*of_type: sa.ColumnElement[bool]) -> sa.Select[Any]:
-            due = (
-                sa.select(c.key, c.due, *sizes).where(*self._scope, *of_type, c.due <= now_ms()).order_by(c.due, c.key)
-            )
-            limited = due.limit(sa.bindparam("limit"))
-            return limited.with_for_update(skip_locked=True) if locked else limited
-
-        if types is None:
-            return rows()
-        if not types.apart:
-            return rows(among_types(self._dialect, self._table, types))
-        parts = [using_type_index(rows(c.type == type_), self._table) for type_ in _type_parameters(self._table, types)]
+        rows = sa.select(c.key, c.due, *sizes).where(*self._scope, c.due <= now_ms()).limit(sa.bindparam("limit"))
+        if locked:
+            rows = rows.with_for_update(skip_locked=True)
+        if types is None or not types.apart:
+            wanted = [] if types is None else [among_types(self._dialect, self._table, types)]
+            return rows.where(*wanted).order_by(c.due, c.key)
+        each = _type_parameters(self._table, types)
+        parts = [of_type(self._dialect, rows, self._table, type_) for type_ in each]
         if types.count == 1:
             return parts[0]
         together = sa.union_all(*(sa.select(part.subquery()) for part in parts)).subquery()
@@ -215,8 +211,8 @@ class LeaseStatements:
         """
         c = self._table.c
         wanted = wanted_types(self._table)
-        of_type = (*self._scope, has_wanted_type(self._table, wanted), c.due <= now_ms())
-        first = using_type_index(sa.select(c.due), self._table).where(*of_type).order_by(c.due, c.key).limit(1)
+        due = sa.select(c.due).where(*self._scope, c.due <= now_ms()).limit(1)
+        first = of_type(self._dialect, due, self._table, wanted.c.wanted_type)
         types = sa.select(wanted.c.wanted_type, first.correlate(wanted).scalar_subquery().label("first_due")).subquery()
         return sa.select(*types.c).where(types.c.first_due.is_not(None)).order_by(types.c.first_due)
 

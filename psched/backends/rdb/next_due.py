@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from psched.backends.common.rows import LAST_SECOND
-from psched.backends.rdb.schema import ABOVE_ALL_BANDS, USER_BAND, has_wanted_type, using_type_index, wanted_types
+from psched.backends.rdb.schema import ABOVE_ALL_BANDS, USER_BAND, of_type, wanted_types
 from psched.backends.sql.bulk_statements import column_as_parameter, rows_in
 from psched.backends.sql.compiled_statements import Statement, cached_on_class
 from psched.backends.sql.database import Database
@@ -36,6 +36,7 @@ class DueTimes:
 
     @cached_on_class
     def _write_statements(self, dialect: type[Dialect], table: sa.Table) -> None:
+        self._dialect = dialect
         self._table = table
         self._of_bands = cache(self._build)
         self._by_type = Statement(_first_of_each_type(dialect, table))
@@ -145,11 +146,14 @@ class DueTimes:
     def _earliest_of_types(self) -> sa.ColumnElement[Any]:
         c = self._table.c
         types = wanted_types(self._table)
-        wanted, of_type = [types], [has_wanted_type(self._table, types)]
+        wanted: list[sa.FromClause] = [types]
+        conditions: list[sa.ColumnElement[bool]] = [c.due.is_not(None)]
         if "band" in c:
             bands = rows_in("bands", [sa.column("wanted_band", c.band.type)]).alias("wanted_bands")
-            wanted, of_type = [types, bands], [*of_type, c.band == bands.c.wanted_band]
-        first = using_type_index(self._first(c.due, *of_type), self._table).correlate(*wanted).scalar_subquery()
+            wanted.append(bands)
+            conditions.append(c.band == bands.c.wanted_band)
+        due = sa.select(c.due).where(*conditions).limit(1)
+        first = of_type(self._dialect, due, self._table, types.c.wanted_type).correlate(*wanted).scalar_subquery()
         every = reduce(lambda left, right: left.join(right, sa.true()), wanted)
         return sa.select(sa.func.min(first)).select_from(every).scalar_subquery()
 

@@ -24,7 +24,7 @@ from psched.backends.rdb.lease_statements import (
     next_fence,
     size_column,
 )
-from psched.backends.rdb.schema import has_user, has_user_and_type, has_users, user_column
+from psched.backends.rdb.schema import has_user, has_user_and_type, has_users, of_type, user_column
 from psched.backends.sql.compiled_statements import cached
 from psched.backends.sql.dialect import Dialect, now_ms
 
@@ -173,16 +173,23 @@ class UserStatements:
         beyond = (user_column(table, "band") == sa.bindparam("of_band"), c.user_name > sa.bindparam("user"))
         row = sa.select(c.user_name, c.due, c.max_running, now_ms().label("now")).where(*beyond)
         next_user = row.order_by(c.user_name, user_column(table, "due"), c.key).limit(1)
-        of_type = (has_user_and_type(table), c.type == sa.bindparam("type_0", type_=c.type.type))
+        with_user_and_type = (has_user_and_type(table), c.type == sa.bindparam("type_0", type_=c.type.type))
         self.next_user = next_user.where(has_user(table))
-        self.next_user_of_type = next_user.where(*of_type)
+        self.next_user_of_type = next_user.where(*with_user_and_type)
 
     def _build_window(self, types: TypesShape | None) -> sa.Select[Any]:
         """Return a SELECT of the :limit earliest due rows of the wanted types in :of_band."""
         c = self._table.c
         due = sa.select(c.user_name, c.due, c.max_running).where(c.band == sa.bindparam("of_band"), c.due <= now_ms())
-        window = due.order_by(c.due, c.key).limit(sa.bindparam("limit"))
-        return window if types is None else window.where(among_types(self._dialect, self._table, types))
+        return self._of_types(due.limit(sa.bindparam("limit")), types)
+
+    def _of_types(self, rows: sa.Select[Any], types: TypesShape | None, number: int = 0) -> sa.Select[Any]:
+        """Return those of `rows` that have a wanted type, earliest due time first. `number`: as for `among_types`."""
+        table, c = self._table, self._table.c
+        if types is not None and types.apart:
+            return of_type(self._dialect, rows, table, sa.bindparam(f"type_{number}", type_=c.type.type))
+        wanted = [] if types is None else [among_types(self._dialect, table, types, number)]
+        return rows.where(*wanted).order_by(c.due, c.key)
 
     def _build_due(self, without_user: tuple[bool, ...], types: TypesShape | None) -> sa.Select[Any]:
         """Return a SELECT of the due rows of several users. The column `part` is the number of the user, from 0.
@@ -200,11 +207,11 @@ class UserStatements:
         table, c = self._table, self._table.c
         wanted_band = sa.bindparam(f"band_{number}", type_=sa.Integer)
         rows = sa.select(c.key, c.due, c.max_running, size_column(table)).limit(sa.bindparam(f"limit_{number}"))
+        if is_no_user:
+            due = self._of_types(rows.where(c.band == wanted_band, c.due <= now_ms()), types, number)
+            return due.with_for_update(skip_locked=True) if self._dialect.returning else due
         if types is not None:
             rows = rows.where(among_types(self._dialect, table, types, number))
-        if is_no_user:
-            due = rows.where(c.band == wanted_band, c.due <= now_ms()).order_by(c.due, c.key)
-            return due.with_for_update(skip_locked=True) if self._dialect.returning else due
         name: sa.ColumnElement[str] = sa.bindparam(f"user_{number}", type_=c.user_name.type)
         if types is not None and types.apart:
             of_user = (has_user_and_type(table), c.user_name == sa.select(name).scalar_subquery())

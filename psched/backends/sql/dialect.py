@@ -104,6 +104,9 @@ class Dialect:
     """Whether an index can have a condition, and so leave out rows."""
     groups_by_index: ClassVar[bool] = False
     """Whether GROUP BY reads only the first row of each group in an index."""
+    order_chooses_index: ClassVar[bool] = False
+    """Whether the planner uses a certain index only if no other index has the order of the SELECT. Other databases have
+    hints for this, or need none."""
     limits_in_unions: ClassVar[bool] = True
     """Whether a SELECT in a UNION can have an order and a limit of its own."""
     crosses_forks: ClassVar[bool] = True
