@@ -53,6 +53,7 @@ _TERM = re.compile(r"(?P<low>[*?]|\w{1,9})(?:-(?P<high>\w{1,9}))?(?:/(?P<step>\d
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(h|m|s)")
 _LONGEST_SEARCH = 9 * 366
 _EPOCH = date(1970, 1, 1)
+_TOO_DEEP = "nested too deeply; give manifests, as kubectl prints them"
 _COMMAND = """\
 job={name}-$PSCHED_SCHEDULED_TIME
 kubectl{options} get job "$job" >/dev/null 2>&1 || kubectl{options} create job "$job" --from={cronjob} || exit
@@ -75,10 +76,16 @@ def read_cronjobs(name: str, text: str, timezone: str) -> Imported:
     """Return the CronJobs in a file of manifests. `timezone`: for CronJobs without `timeZone`. Raises ConfigError."""
     try:
         found = [each for document in yaml.safe_load_all(text) for each in _cronjobs(document)]
+    except yaml.MarkedYAMLError as error:
+        problem = error.problem or error.context or ""
+        if "nesting depth" in problem:  # PyYAML 6.0.4 and later; before, a RecursionError
+            raise ConfigError(f"{name}: {_TOO_DEEP}") from None
+        line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
+        raise ConfigError(f"{name}{line}: not valid YAML: {problem}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date or number
         raise ConfigError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from error
     except RecursionError:
-        raise ConfigError(f"{name}: nested too deeply; give manifests, as kubectl prints them") from None
+        raise ConfigError(f"{name}: {_TOO_DEEP}") from None
     if not found:
         raise ConfigError(
             f"{name}: no CronJob in this file; give manifests, as `kubectl get cronjobs -A -o yaml` prints them"

@@ -51,6 +51,16 @@ def test_the_remedy_for_a_table_of_an_older_perfectqueue_works(shared: Shared) -
     shared.bench.claim(shared.store, "key")
 
 
+def test_a_table_without_any_column_of_psched_is_refused_by_a_short_message(
+    databases: SharedDatabases, tmp_path: Path
+) -> None:
+    bench = open_bench(databases, "rdb", "sqlite", tmp_path)
+    bench.execute("CREATE TABLE {table} (a INT)")
+    with pytest.raises(ConfigError, match=r"has no column (\w+, ){4}\w+ and \d+ more; configure another table"):
+        bench.queue().check_tables()
+    bench.close()
+
+
 def test_a_table_of_another_program_is_not_taken_for_the_others(databases: SharedDatabases, tmp_path: Path) -> None:
     bench = open_bench(databases, "rdb_compat", "sqlite", tmp_path)
     bench.execute("CREATE TABLE {table} (id INT PRIMARY KEY, timeout INT)")

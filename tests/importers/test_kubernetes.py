@@ -148,6 +148,7 @@ def test_lists_and_several_documents_are_read() -> None:
     ("text", "problem"),
     [
         ("{", "not valid YAML"),
+        ("kind: Job\ngar: [bage", r"^jobs.yml:2: not valid YAML: expected ',' or ']', but got '<stream end>'$"),
         ("kind: Job", "no CronJob in this file"),
         ("kind: List\nitems: 5", "no CronJob in this file"),
         ("kind: CronJob\nmetadata: {name: 2026-13-45}", "jobs.yml: not valid YAML: month must be"),

@@ -29,6 +29,8 @@ _TRIES = 20
 """The maximum number of attempts of `psched init`. An attempt fails if another program creates the same table or index
 at the same time.
 """
+_SHOWN = 5
+"""How many missing columns an error message names."""
 
 
 class Schema:
@@ -187,9 +189,10 @@ class Schema:
 
     def _lacking(self, missing: Sequence[str], present: Collection[str]) -> str:
         """Return the message, with the remedy, for a table that lacks columns. `present`: the columns of the table."""
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         return (
             f"{self._maker} did not create the table {self._table.name}: the table has no column "
-            f"{', '.join(missing)}; configure another table, or the type that created this table"
+            f"{', '.join(missing[:_SHOWN])}{more}; configure another table, or the type that created this table"
         )
 
     def _missing_indexes(self, connection: sa.Connection) -> list[sa.Index]:
