@@ -119,13 +119,11 @@ def _install_on_redis(patch: pytest.MonkeyPatch, following: int) -> None:
     )
     patch.setattr(redis_upgrades, "STEPS", [*redis_upgrades.STEPS, step])
     patch.setattr(redis_upgrades, "STATES", dict.fromkeys(before, "1"))
-    functions, scripts = script_composer._files()
-    common = functions["common"]
+    common = script_composer._FUNCTIONS["common"]
     for kind, text in before.items():
         assert common.count(f"{kind} = '{text}'") == 1
         common = common.replace(f"{kind} = '{text}'", f"{kind} = '{following}.1'")
-    changed = {**functions, "common": common}
-    patch.setattr(script_composer, "_files", lambda: (changed, scripts))
+    patch.setitem(script_composer._FUNCTIONS, "common", common)
     patch.setattr(script_composer, "compose", cache(script_composer.compose.__wrapped__))
 
 

@@ -29,16 +29,7 @@ class Script:
         object.__setattr__(self, "digest", digest)
 
 
-@cache
-def compose(kind: str, verb: str) -> Script:
-    """Return the script `verb` for tables of `kind`: the functions that it needs, followed by its own lines."""
-    functions, scripts = _files()
-    needed, lines = scripts.get(f"{kind}/{verb}") or scripts[f"KIND/{verb}"]
-    return Script("\n".join([*(functions[name] for name in needed.replace("KIND", kind).split(", ")), lines]))
-
-
-@cache
-def _files() -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+def _read_files() -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Return the functions of each file. Also return, for each script, the files that it needs and its own lines."""
     functions: dict[str, str] = {}
     scripts: dict[str, tuple[str, str]] = {}
@@ -46,3 +37,14 @@ def _files() -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
         functions[path.stem], *rest = _HEADER.split(path.read_text(encoding="utf-8"))
         scripts.update(zip(rest[::3], zip(rest[1::3], rest[2::3], strict=True), strict=True))
     return functions, scripts
+
+
+_FUNCTIONS, _SCRIPTS = _read_files()
+"""Read at the import, because a child may have no free file descriptor later, and so that children share the memory."""
+
+
+@cache
+def compose(kind: str, verb: str) -> Script:
+    """Return the script `verb` for tables of `kind`: the functions that it needs, followed by its own lines."""
+    needed, lines = _SCRIPTS.get(f"{kind}/{verb}") or _SCRIPTS[f"KIND/{verb}"]
+    return Script("\n".join([*(_FUNCTIONS[name] for name in needed.replace("KIND", kind).split(", ")), lines]))
