@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import resource
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -33,6 +34,7 @@ from psched.process import child_protocol as pipes
 from psched.process.child_base import ChildBase
 from psched.process.child_spec import ChildSpec
 from psched.process.dead_child import DeadChild
+from psched.process.descriptor_reserve import DescriptorReserve
 from psched.process.run_outcome_log import log_runs
 from psched.process.running_table import RunRecord
 from psched.store.node_registry import NodeProcess
@@ -64,6 +66,7 @@ class HandlerChild(ChildBase):
         self._send = send
         self._stopping = StopEvent()
         self._stops_now = False
+        self._descriptors = DescriptorReserve()
         most = math.inf if settings.max_request_per_child is None else settings.max_request_per_child
         stop = partial(self.stop, immediate=False)
         self._runs = ActiveRuns(spec.running_table, partial(send, pipes.RAN), most, stop)
@@ -157,6 +160,21 @@ class HandlerChild(ChildBase):
 
     def trouble(self) -> str | None:
         return None if self._polled is None else self._polled.trouble()
+
+    def check(self) -> None:
+        """End after the present runs if handlers have left no file descriptor free.
+
+        Otherwise most runs would soon fail, so this child would always be free, and get most tasks.
+        """
+        shortage = self._descriptors.release_if_needed()
+        if shortage is not None:
+            log.error(
+                "%s (the limit is %d): handlers do not close their files and connections, or need a higher limit; this"
+                " child ends after its present runs",
+                shortage,
+                resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            )
+            self.stop(immediate=False)
 
     def was_idle(self) -> bool:
         worked, self._runs.has_worked = self._runs.has_worked, False
@@ -281,6 +299,10 @@ class LazyHandlerChild(ChildBase):
 
     def running(self) -> Sequence[str]:
         return () if self._child is None else self._child.running()
+
+    def check(self) -> None:
+        if self._child is not None:
+            self._child.check()
 
     def was_idle(self) -> bool:
         return self._child is None or self._child.was_idle()

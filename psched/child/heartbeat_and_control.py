@@ -109,6 +109,7 @@ class ControlThread(threading.Thread):
         if role is None:
             self._set_title("booting")
             return False
+        role.check()
         trouble, running = role.trouble(), role.running()
         if trouble != self._trouble:
             self._pipe.send(TROUBLE, trouble or "")

@@ -107,10 +107,7 @@ class SettlementConnection:
                 return GroupAnswer(seconds, are_finished)
             if connection.is_open:
                 pause = min(left, _UNSENT) if connection.has_unsent else left
-                try:
-                    self._stopping.wait_for([connection.fileno()], pause)
-                except OSError:  # a handler holds all descriptors, so there is none for the pipe of the event
-                    break
+                self._stopping.wait_for([connection.fileno()], pause)
         connection.close()  # a late answer must not be taken for the answer to the next request
         self._connection = None
         self._retry_at = self._clock() + _PAUSE

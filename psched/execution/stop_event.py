@@ -13,6 +13,8 @@ from psched.process.owned_descriptor import OwnedDescriptor
 
 log = logging.getLogger(__name__)
 
+_WITHOUT_PIPE = 0.05
+"""How many seconds `wait_for` waits at most if no descriptor is free for the pipe of the event."""
 _LONGEST_PAUSE = 5.0
 """The longest pause between two attempts of `retry`, in seconds."""
 
@@ -51,16 +53,22 @@ class StopEvent:
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
         """Return those of `descriptors` that become readable or closed within `seconds`. `set` ends the wait.
 
+        If the process has no free descriptor, the wait may end earlier.
+
         `select.poll` waits for whole milliseconds only. For the rest of the time, this method waits only for `set`, and
         then checks the descriptors.
         """
-        end = monotonic() + seconds
         if not descriptors:
             self._set.wait(seconds)
             return ()
         poll = select.poll()
-        for descriptor in (self._descriptor(), *descriptors):
+        for descriptor in descriptors:
             poll.register(descriptor, select.POLLIN)
+        try:
+            poll.register(self._descriptor(), select.POLLIN)
+        except OSError:  # handlers hold all descriptors
+            seconds = min(seconds, _WITHOUT_PIPE)
+        end = monotonic() + seconds
         ready = [descriptor for descriptor, _ in poll.poll(max(0, int(seconds * 1000)))]
         if not ready and (left := end - monotonic()) > 0:
             self._set.wait(left)

@@ -27,6 +27,9 @@ class ChildBase:
         """
         return ()
 
+    def check(self) -> None:
+        """Stop the child if it can no longer work reliably. Called in the control thread, at each heartbeat."""
+
     def was_idle(self) -> bool:
         """Return whether nothing was run since the last call. Only one thread calls this."""
         return True

@@ -6,10 +6,12 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,6 +21,8 @@ from psched.task import Task
 
 FOLDER = Path(__file__).parent
 VERSION = 1
+_MOST_DESCRIPTORS = 100
+"""The limit of descriptors of a process whose handler opens all of them."""
 
 app = App()
 
@@ -178,6 +182,16 @@ def closes_and_reuses_everything(task: Task) -> None:
         os.open(FOLDER / f"reused.{number}", os.O_RDWR | os.O_CREAT)
     while not (FOLDER / f"{task.key}.go").exists():
         time.sleep(0.01)
+
+
+@app.task("leak")
+def leaks_all_descriptors(task: Task) -> None:
+    """Leave the process without a free file descriptor."""
+    trace("ran", task)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_MOST_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with suppress(OSError):
+        while True:
+            os.open(os.devnull, os.O_RDONLY)
 
 
 @app.task("frozen")

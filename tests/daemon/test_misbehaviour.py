@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -160,3 +161,17 @@ def test_a_worker_with_a_failed_handler_thread_is_replaced_when_its_runs_have_en
         daemon.go(key)
         daemon.wait_for_trace("ended", key)
     daemon.stop()
+
+
+@pytest.mark.parametrize("config", [{}, {"processors": 2}, {"processors": 2, "processor_type": "thread"}], ids=str)
+def test_a_worker_without_free_descriptors_is_replaced(make_daemon: Make, config: dict[str, Any]) -> None:
+    """Otherwise it would always be free, and every task that opens a file would fail in it."""
+    daemon = make_daemon(**config).start()
+    daemon.add("s1", "leak")
+    worker = psutil.Process(daemon.wait_for_trace("ran", "s1")["pid"])
+    daemon.wait_until_gone([worker])
+    daemon.wait_for_log("key=s1 type=leak finished")
+    assert daemon.log.count("Too many open files (the limit is 100)") == 1
+    assert "ended with exit code" not in daemon.log
+    assert len(daemon.traces("ran", "s1")) == 1
+    serves_others(daemon)

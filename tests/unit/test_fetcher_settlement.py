@@ -144,17 +144,17 @@ def test_the_runs_of_two_children_are_settled_by_one_statement(child: Child, gro
     assert child.source.held == []
 
 
-def test_a_child_without_descriptors_to_wait_for_the_answer_settles_its_runs_itself(
+def test_a_child_without_descriptors_to_wait_for_the_answer_settles_its_runs(
     child: Child, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_descriptors(descriptors: Sequence[int], seconds: float) -> Sequence[int]:
+    def without_descriptors() -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     buffer = group.buffers[0]
     group.run(buffer, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(group.stopping, "wait_for", without_descriptors)
-        buffer.flush()
+        patch.setattr(group.stopping, "_descriptor", without_descriptors)
+        settle(group, buffer)
     assert len(finished(child)) == 3
     assert child.source.held == []
 

@@ -12,6 +12,7 @@ from contextlib import closing
 import pytest
 
 from psched.execution.stop_event import StopEvent
+from tests.few_descriptors import few_descriptors
 
 LONG = 20.0
 """Seconds, longer than any wait here may take."""
@@ -120,3 +121,12 @@ def test_a_stop_ends_the_retries(order: StopEvent) -> None:
 
     order.retry("the step", step)
     assert order.is_set()
+
+
+def test_without_free_descriptors_a_wait_ends_early(order: StopEvent, ends: tuple[int, int]) -> None:
+    with few_descriptors(0):
+        assert time_of(lambda: order.wait_for([ends[0]], LONG)) < LONG / 2, "or it would not notice the end"
+        os.write(ends[1], b".")
+        assert order.wait_for([ends[0]], LONG) == [ends[0]]
+    order.set()
+    assert time_of(lambda: order.wait_for([ends[1]], LONG)) < LONG / 2
