@@ -129,7 +129,7 @@ def _text(value: Any, shown: Shown) -> str:
     if isinstance(value, dict):
         return compact(value)
     if isinstance(value, tuple):
-        return ", ".join(value)
+        return ", ".join(map(str, value))
     return "yes" if value is True else shown(value)
 
 

@@ -97,6 +97,11 @@ def test_an_error_is_shown_by_its_lines_and_a_key_by_one(capsys: pytest.CaptureF
     )
 
 
+def test_a_list_of_numbers_is_shown_like_a_list_of_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    write_fields({"numbers": (1, 2), "texts": ("a", "b")}, ())
+    assert capsys.readouterr().out.split() == ["numbers", "1,", "2", "texts", "a,", "b"]
+
+
 def test_times_no_calendar_reaches_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert local_iso(1e18) is None
     assert {local_time(10**18), short_time(10**18), brief_time(10**18)} == {str(10**18)}

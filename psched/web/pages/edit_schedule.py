@@ -207,8 +207,8 @@ def _text(field: _FormField, value: Any) -> str:
         return "" if moment is None else f"{moment:{'%Y-%m-%dT%H:%M:%S' if moment.second else '%Y-%m-%dT%H:%M'}}"
     if field.name == "exclude":
         return ", ".join(each.name for each in value)
-    if field.name == "tags":
-        return ", ".join(value)
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
     if field.name == "spread" and not value:
         return ""
     if isinstance(value, Backoff):
