@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import sys
 from pathlib import Path
 
 import click
@@ -77,7 +79,9 @@ def exporter(
         try:
             if textfile is not None and once:
                 write_text_file(collector, textfile)
-            elif textfile is not None:
+                return 0
+            _end_on_signals()
+            if textfile is not None:
                 write_text_files(collector, textfile, interval)
             elif listen is not None:
                 serve(collector, *listen, lambda url: click.echo(f"psched exporter: {url}"))
@@ -86,3 +90,11 @@ def exporter(
             print_error("psched", f"cannot {what}: {error.strerror}")
             return FAILED
     return 0
+
+
+def _end_on_signals() -> None:
+    def end(number: int, frame: object) -> None:
+        sys.exit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)

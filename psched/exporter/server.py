@@ -13,7 +13,6 @@ from prometheus_client import make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from psched.exporter.families import NodeCollector, registry_of
-from psched.exporter.signals import end_on_signals
 
 StartResponse = Callable[..., Any]
 
@@ -44,11 +43,10 @@ class MetricsApplication:
 
 
 def serve(collector: NodeCollector, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serve until TERM or INT. Calls `ready` with the address. Raises OSError if the port cannot be used."""
+    """Serve until the process ends. Calls `ready` with the address. Raises OSError if the port cannot be used."""
     server_class = _Server6 if ":" in host else ThreadingWSGIServer
     application = MetricsApplication(collector)
     with make_server(host, port, application, server_class, handler_class=_QuietHandler) as server:
-        end_on_signals()
         name = f"[{host}]" if ":" in host else host
         ready(f"http://{name}:{server.server_port}/metrics")
         server.serve_forever()

@@ -9,7 +9,6 @@ from prometheus_client import generate_latest
 
 from psched.atomic_write import write_atomically
 from psched.exporter.families import NodeCollector, registry_of
-from psched.exporter.signals import end_on_signals
 
 _MODE = 0o644
 
@@ -21,8 +20,7 @@ def write_text_file(collector: NodeCollector, path: Path) -> None:
 
 
 def write_text_files(collector: NodeCollector, path: Path, interval: float) -> None:
-    """Replace the file every `interval` seconds until TERM or INT. Raises OSError."""
-    end_on_signals()
+    """Replace the file every `interval` seconds until the process ends. Raises OSError."""
     pause = threading.Event()
     while True:
         write_text_file(collector, path)
