@@ -118,7 +118,7 @@ def _steady_offset(zone: ZoneInfo, first: int, last: int) -> int | None:
 
 @lru_cache(_CACHED)
 def validate(cron: str, timezone: str, dialect: CronDialect = "vixie") -> None:
-    """Raise ConfigError if a match of the expression is not followed by another. `@at` is accepted.
+    """Raise ConfigError unless the expression matches again and again. `@at`, which matches once, is accepted.
 
     The error is one line with the remedy. Causes: the expression, the zone or the dialect is not valid, the date never
     exists, or clock changes skip all matching times.
@@ -319,7 +319,7 @@ def note_of(timetable: Timetable, zone: ZoneInfo, before: int, time: int) -> str
 
 
 def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
-    """Describe matching wall times in a gap that are skipped before the match at `time`, or run late as this match."""
+    """Describe the matching wall times in a gap: skipped before `time`, or run late at `time`. Often empty."""
     here = time + offset_at(zone, time)
     before = max(before, EARLIEST - 1)
     wall = expression.next_wall(before + offset_at(zone, before) + 1)

@@ -12,7 +12,7 @@ from psched.model import NEVER, ScheduleRow
 from psched.schedules import rule_occurrences
 
 SPAN = 7 * 86400
-"""Runs of this many seconds from now on are compared."""
+"""How far ahead runs are compared, in seconds."""
 _MOST = 5000
 """The maximum number of runs of each definition that are compared."""
 

@@ -16,7 +16,7 @@ from psched.store.counts import RuleUse
 
 HOUR = 3600
 _EXAMPLES = 3
-"""The last runs of this many schedules of each type are averaged. These schedules have different rules."""
+"""How many schedules of each type, with different rules, stand for all: their last runs are averaged."""
 _MOST_LISTED = 60
 """Up to this number of occurrences per hour, listing them is cheaper than counting them by arithmetic."""
 _MEASURED = 100

@@ -71,7 +71,8 @@ class ScheduleDetails:
     - `next_runs`: the next runs by its rule.
     - `history`: the last entries of the ledger, the oldest first; empty without a ledger.
     - `versions`: the last changes of the definition, the oldest first; empty without a ledger.
-    - `older`: the `until` with which `history_page` returns earlier entries; None if there are none.
+    - `older`: the `until` with which `history_page` returns earlier entries; None if there are no earlier
+      entries.
     """
 
     row: ScheduleRow | None
@@ -171,7 +172,10 @@ class ScheduleInsight(TableInsight):
         return Page(*self._last_entries(key, until))
 
     def _last_entries(self, key: str, until: int | None) -> tuple[Sequence[LedgerRow], int | None]:
-        """Return the last entries up to `until`, and the `until` for earlier entries; None if there are none."""
+        """Return the last entries up to `until`, and the `until` for earlier entries.
+
+        The second value is None if there are no earlier entries.
+        """
         ledger = self._store.ledger
         rows = [] if ledger is None else list(ledger.rows(LedgerFilter(key, until=until, last=_RUNS + 1)))
         if len(rows) <= _RUNS:

@@ -27,7 +27,7 @@ HOUR = 3600
 _MEASURED = 1000
 """The maximum number of schedules whose last runs are read."""
 _EXAMPLES = 3
-"""The last runs of at least this many schedules of each type are read if there are more than `_MEASURED` schedules."""
+"""If there are more than `_MEASURED` schedules: the minimum number of each type whose last runs are read."""
 _FINISHED = Entry()
 
 

@@ -30,7 +30,7 @@ class Reader(Protocol):
 
 
 def problem_of(reader: Reader, error: Exception) -> str:
-    """Return a sentence about an error of a query: whether the database does not answer, or refuses psched's user."""
+    """Return a sentence about the error of a query: why the database cannot be used."""
     if reader.is_refused(error):
         return f"the database refuses this user: {one_line(error)}"
     if reader.is_unavailable(error):

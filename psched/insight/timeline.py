@@ -16,8 +16,8 @@ from psched.schedules.derived_state import RUNNING, WAITING, failed_attempts
 from psched.store.ledger import PAUSED, SKIPPED, Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 MOST_RUNS = 3000
-"""A timeline has at most this many of the last ledger entries. It also has at most this many of the last entries with
-`had_trouble`."""
+"""The maximum number of ledger entries in a timeline. For entries with `had_trouble` there is an equal, separate limit.
+"""
 _LEAST_OUTAGE = 120.0
 """The minimum length of an outage, in seconds. In an outage nothing runs, although an occurrence is due."""
 _LEAST_OVERLAP = 0.5

@@ -190,7 +190,7 @@ class _Minutes:
     def _fullest(self, spread: float) -> list[tuple[int, int]]:
         """Return the minutes with most starts, at most one for each time of day.
 
-        With each minute, return on how many days the same time of day is crowded and has at least half as many starts.
+        Also return for each minute: on how many days this time of day is crowded, with at least half as many starts.
 
         `spread`: the number of starts that are spread over several minutes.
         """

@@ -31,9 +31,9 @@ Every = timedelta | float | str
 
 
 class RegistrationTerms(OccurrenceTerms, total=False):
-    """The options that a registration may have: those of a schedule, except the options for its runs.
+    """The options of a registration: those of a schedule, except options for runs, such as `timeout`.
 
-    `delay`: seconds by which a run comes after its occurrence.
+    `delay`: seconds from an occurrence to the submission of its task.
     """
 
     delay: float

@@ -491,7 +491,7 @@ class Scheduler:
 
     @contextmanager
     def _stores(self) -> Iterator[OpenStores]:
-        """Yield open stores whose tables exist: those of the threads, if the threads are ready.
+        """Yield open stores whose tables exist: the stores of the threads if the threads are ready, else other stores.
 
         A `stop` does not close the stores until the context ends.
         """

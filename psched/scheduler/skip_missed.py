@@ -23,9 +23,7 @@ from psched.time_text import local_time
 log = logging.getLogger(__name__)
 
 PATIENCE = 6.0
-"""For this many seconds, an instance with an expired heartbeat lease can renew the lease before the instance counts as
-dead.
-"""
+"""Seconds. An instance with an expired heartbeat lease counts as dead if it does not renew the lease in this time."""
 _PAUSE = 0.5
 
 

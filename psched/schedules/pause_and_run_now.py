@@ -15,7 +15,7 @@ from psched.store.ledger import PAUSED, Entry
 MOST_PAUSES = 100
 """The maximum number of earlier pauses that a row keeps, in addition to the last one."""
 MOST_SECONDS_AHEAD = 2
-"""The time of an extra run may be this many seconds later than its `run_now`."""
+"""The time of an extra run is at most this many seconds after its `run_now`."""
 
 
 def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
@@ -106,7 +106,7 @@ def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
 
 
 def _has_come(row: ScheduleRow, now: float) -> bool:
-    """Return whether the occurrence is due, its run is due after the delay, or the run has begun."""
+    """Return True if the occurrence or its run is due, or if the run has begun."""
     return not row.settled or min(row.next_time, row.next_time + row.delay, row.next_run_time) <= now
 
 

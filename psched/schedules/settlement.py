@@ -258,8 +258,8 @@ def times_after(row: ScheduleRow, entry: Entry, dialect: CronDialect) -> tuple[i
     """Return the occurrence after the one of `row`, and when it is due.
 
     `entry`: how the occurrence of `row` is settled. After an extra run, the result is the regular occurrence that was
-    pending before. The row of a backfill is due at the second in which its last run began, so schedules that were due
-    before then come first.
+    pending before. The row of a backfill is due at the second in which its last run began. So schedules that were due
+    before that second run first.
     """
     if row.is_backfill:
         time = next_to_backfill(row.rule, row.next_time, dialect)

@@ -58,7 +58,7 @@ _default = partial(getattr, Policy())
 
 
 class OccurrenceTerms(TypedDict, total=False):
-    """The options of a schedule, except those for its runs. For an option, None means no limit or no text."""
+    """The options of a schedule, except options for runs, such as `timeout`. None means no limit or no text."""
 
     catch_up: CatchUp
     max_lateness: float | None

@@ -77,7 +77,7 @@ class BinaryUpgrade:
     immediate: bool = False
     """Whether running tasks are stopped and released when the new master takes over."""
     deadline: float = math.inf
-    """When a new master that is not ready is killed, in monotonic seconds."""
+    """If the new master is not ready by this time (monotonic seconds), it is killed."""
     _new_master: subprocess.Popen[bytes] | None = None
     _pipe: int | None = None
     """A descriptor that is readable when the new master is ready or has ended; None while no new master is starting."""

@@ -41,8 +41,8 @@ class LeaseRecovery:
         self._unclaimed: list[DeadChild] = []
         self._claimed: tuple[DeadChild, ...] = ()
         self._in_part: list[DeadChild] = []
-        """Dead children whose runs a recovery child releases. Only the fetching child knows the other leases of these
-        dead children, so the next worker reports them to it."""
+        """Dead children of which a recovery child releases only the runs. The next worker reports these children to the
+        fetching child, because only the fetching child knows their other leases."""
         self._empty: list[DeadChild] = []
         """Children that released all their leases at their forced exit. The next worker tells the fetching child, so
         that the fetching child forgets them."""
@@ -52,7 +52,7 @@ class LeaseRecovery:
         self._fork_at = -math.inf
 
     def child_ended(self, child: ChildProcess, spec: ChildSpec) -> None:
-        """Add the child, if it may have left leases, and the dead predecessors whose leases it has not released."""
+        """Add the child if it may have left leases, and its dead predecessors if it has not released their leases."""
         if not child.recovered:
             self.add(spec.dead)
         name = "" if spec.dispatch is None else spec.name

@@ -92,7 +92,7 @@ class Slot:
 
     @property
     def began(self) -> bool:
-        """Whether the first child was ready, or could not start and is replaced."""
+        """Whether a child was ready, or the last attempts to start a child have failed. The master is up only then."""
         return self.was_ready or self._could_not_start
 
     @property

@@ -58,7 +58,7 @@ class Supervisor:
     counters: MasterCounter | None = None
     clock: Clock = monotonic
     stop_timeout: float = math.inf
-    """How many seconds after TERM or INT the service manager will kill the master."""
+    """Seconds from TERM or INT until the service manager kills the master."""
     failure: str | None = None
     """Why the start failed for good."""
     _slots: dict[int, Slot] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""`@faults`: tests whether a handler may run more than once, by means of faults. See docs/testing.md."""
+"""`@faults`: tests whether a handler is idempotent, by injecting faults. See docs/testing.md."""
 
 from __future__ import annotations
 

@@ -56,8 +56,7 @@ def _this(occurrence: Overdue | UnreportedFailure) -> dict[str, Any]:
 
 
 _FREE = 20
-"""The number of failures that one claim reads. There are several, because other callers may claim the first ones at the
-same time."""
+"""How many failures one claim reads, to claim one of them. Other callers may claim the first ones at the same time."""
 
 
 class RdbFailures:

@@ -3,8 +3,11 @@
 The rows of one priority are in two bands: the rows with user, and the rows without user. Rows of higher bands are
 acquired first.
 
-The list of bands is read again in three cases. It is more than a second old. An acquire finds no rows in the known
-bands. An acquire finds too few rows, more than 50 ms after an earlier acquire found too few rows.
+The list of bands is read again in three cases:
+
+- The list is more than a second old.
+- An acquire finds no rows in the known bands.
+- An acquire finds too few rows, more than 50 ms after an earlier acquire found too few rows.
 
 A queue without users and priorities has one band, and is acquired like schedules. Its list of bands does not become too
 old, because the acquiring statement takes nothing if a higher band has rows.
@@ -132,8 +135,8 @@ class FairAcquire:
     def _some_types(self, connection: Connection, bands: Sequence[int], types: WantedTypes) -> WantedTypes:
         """Return `types`, or only `TYPES_AT_ONCE` of them if more types are read separately.
 
-        These few types have due rows. In the order of names they follow the types of the last acquire, because all
-        users of those types may be at their limits.
+        Types without due rows are left out. The few types are those whose names follow the types of the last acquire,
+        because all users of the last types may be at their limits.
         """
         if not types.too_many:
             return types
@@ -172,7 +175,7 @@ class _AcquireInTurn:
         """Lease rows in rounds. A share that one user does not need goes to the other users.
 
         If another worker is acquiring rows of a user, this acquire waits for that worker only if it finds no other
-        rows. A user that gets no row because the rows of other users used up :budget is the first in the next acquire.
+        rows. If the rows of other users use up :budget, the users without a row come first in the next acquire.
         """
         cut_off = self.strategy.cut_off
         for _ in range(_ROUNDS):

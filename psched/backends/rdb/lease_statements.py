@@ -31,7 +31,7 @@ _RETRY_TYPES = {
 
 
 def constant(value: str | int) -> sa.ColumnElement[Any]:
-    """Return a value as part of the statement's text, so that calls need not send it."""
+    """Return a value as part of the statement's text instead of a parameter."""
     return (
         sa.literal_column(f"'{value}'", sa.String)
         if isinstance(value, str)
@@ -134,8 +134,7 @@ class LeaseStatements:
         undone = {**self._ended, "due": table.c.ready, "attempts": table.c.attempts - 1, "updated": now_ms()}
         lost = table.c.holder == sa.bindparam("claimer"), table.c.claim.in_(sa.bindparam("claims", expanding=True))
         self.undo = sa.update(table).where(*lost, self._is_running).values(undone)
-        """Restores the rows of acquires of :claimer whose answers were lost. :claims are the numbers of these acquires.
-        """
+        """Undoes acquires of :claimer whose answers were lost. :claims are the numbers of these acquires."""
         dead = sa.bindparam("dead", type_=table.c.holder.type)
         self.give_back = self._giving_back(table.c.holder == dead)
         of_given = table.c.key.in_(sa.bindparam("given_back", expanding=True))
@@ -269,9 +268,9 @@ class LeaseStatements:
         return self.settling(row, now, RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
 
     def _extending(self, held: Sequence[sa.ColumnElement[bool]], **values: Any) -> sa.Update:
-        """Return the UPDATE that extends the :leases of :lease_holder by :alive and writes `values`.
+        """Return the UPDATE that extends leases to :alive milliseconds from now, and writes `values`.
 
-        :keys are the keys of the leases.
+        :leases has the key, fence and claim of each lease, and :keys only the keys. All belong to :lease_holder.
         """
         c = self._table.c
         ours = sa.tuple_(c.key, c.fence, c.claim).in_(sa.bindparam("leases", expanding=True))

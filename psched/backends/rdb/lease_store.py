@@ -57,7 +57,7 @@ class RdbLeaseStore(SqlStore):
         *others: Table,
         strategy: AcquireStrategy | None = None,
     ) -> None:
-        """`others`: tables that belong to `table`, besides those that each store has.
+        """`others`: the tables that this kind of store has in addition to `table` and the tables of every store.
 
         `read_claim` returns the claim of a leased row. Its arguments are the holder, the maximum number of bytes of
         data, and the columns `LeaseStatements.claimed`. `read` returns the schedule or task of a row. Its arguments are

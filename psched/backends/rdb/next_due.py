@@ -123,9 +123,13 @@ class DueTimes:
     def _build(self, count: int, of_types: bool) -> Statement:
         """Return a statement that returns one row for each of the bands :band_0, :band_1, and so on.
 
-        Its first two columns are the clock, and the next lower band that has rows. The third column is the due time of
-        the first row in this band. With `of_types`, the third column is the type of this first row if the row is due. A
-        fourth column is the earliest due time of the types :types in :bands; only the first row of the answer has it.
+        The columns of a row are:
+
+        - the clock
+        - the next lower band that has rows
+        - the due time of the first row in the band; with `of_types` the type of that row, if the row is due
+        - only with `of_types`: the earliest due time of :types in :bands, in the first row of the answer; NULL in the
+          other rows.
         """
         c = self._table.c
         rows = []

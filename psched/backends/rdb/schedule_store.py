@@ -60,7 +60,7 @@ from psched.store.ledger import (
 
 _COUNTERS = ("counted", "failed_in_row", "run_ended")
 _AT_ONCE = -1
-"""Passed as the end of a run. The settling statement then writes the current time."""
+"""A value for the end of a run. The settling statement writes the current time instead of this value."""
 
 
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):

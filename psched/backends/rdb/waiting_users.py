@@ -39,7 +39,7 @@ _WINDOW = 100
 _WALK = 64
 """How many more users are read, in the order of their names, if the users of the window may not run enough tasks."""
 _STRIDE = 8
-"""How many users are read before the next test whether the users found so far may run enough tasks."""
+"""How many of these users are read at a time. Then reading ends if the users found so far may run enough tasks."""
 _SHORT_WALK = 4
 """How many more users are read even if the users of the window may run enough tasks, so that other users get their
 share. Only every other acquire reads these users."""

@@ -456,7 +456,7 @@ def _union(parts: Sequence[sa.Select[Any]], order: Sequence[Any], limits_in_unio
 
 
 def _next_key_of_each(key: sa.Column[Any], count: int) -> Statement:
-    """Return a SELECT of one row. It has the first key after each of `count` texts."""
+    """Return a SELECT of one row with `count` columns: the first key after :after_0, after :after_1, and so on."""
     after = [sa.bindparam(f"after_{place}", type_=key.type) for place in range(count)]
     return Statement(sa.select(*(sa.select(sa.func.min(key)).where(key > each).scalar_subquery() for each in after)))
 
