@@ -112,8 +112,10 @@ def _moment(at: object, timezone: str) -> str:
     except OverflowError:
         raise ValueError(f"at {at}: expected a time in the years 1970 to 9999, also in {timezone}") from None
     if local.fold and local.tzinfo is not None:
-        again = "`at` is the second of the two; give timezone='UTC' and the same `at`"
-        raise ValueError(f"at {local.isoformat()}: the clocks of {timezone} show this time twice, and {again}")
+        raise ValueError(
+            f"at {local.isoformat()}: clocks in {timezone} show this time twice, and a task runs at the first; for the "
+            "second, pass the same `at` with timezone='UTC'"
+        )
     return local.replace(tzinfo=None).isoformat(timespec="seconds")
 
 

@@ -46,7 +46,7 @@ class _RubyField:
         while len(terms) > 2 and not terms[-1]:  # Ruby's split drops empty terms at the end
             terms.pop()
         if self.name == "day" and set(terms) == {"L"} and len(terms) > 1:
-            raise _CronFieldError(f"PerfectSched finds no day in {text!r}; write 'L'")
+            raise _CronFieldError(f"PerfectSched ignores each L in the list {text!r}; write 'L'")
         return {value for term in terms for value in self._term(term)}
 
     def _term(self, term: str) -> range:
@@ -66,7 +66,7 @@ class _RubyField:
             )
         if not self.low <= low <= high <= self.high:
             sunday = "; it counts Sunday as day 0, so write Sunday as a separate term" if self.name == "weekday" else ""
-            raise _CronFieldError(f"PerfectSched finds no {self.name} in {term!r}{sunday}")
+            raise _CronFieldError(f"PerfectSched reads the {self.name} {term!r} as an empty range{sunday}")
         return range(low, high + 1, step)
 
     def _instead(self, term: str) -> str:
