@@ -8,6 +8,7 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 
 from psched.application import Application
@@ -113,7 +114,8 @@ class HandlerChild(ChildBase):
                 self._polled.node_threads.start()
                 self._release_dead(self._polled)
             if len(self._loops) == 1:
-                self._loops[0].run()
+                with closing(self._loops[0]) as loop:
+                    loop.run()
             else:
                 self._run_in_threads()
         finally:
@@ -129,7 +131,8 @@ class HandlerChild(ChildBase):
 
         def run(loop: HandlerLoop) -> None:
             try:
-                loop.run()
+                with closing(loop):
+                    loop.run()
             except BaseException as error:  # noqa: BLE001 – the main thread raises it
                 failures.append(error)
                 log.error("a handler thread failed: %s; this child ends after its present runs", one_line(error))

@@ -57,7 +57,10 @@ class HandlerLoop:
         self._pid = os.getpid()
 
     def run(self) -> None:
-        """Poll and run tasks until stopped. Then return as soon as the running task has ended."""
+        """Poll and run tasks until stopped. Then return as soon as the running task has ended.
+
+        Raises what nobody expects. Then this loop holds no task, and may run again.
+        """
         try:
             while not self._stopping.is_set():
                 is_idle = True
@@ -72,9 +75,13 @@ class HandlerLoop:
             for poller in self._pollers:
                 poller.settlement_buffer.flush()
             all(give_back(task) for task in self._waiting)  # ends at the first failure: the others would fail, too
-            for poller in self._pollers:
-                poller.close()
-                self._runs.close(self._cell, poller.application.close)
+            self._waiting.clear()
+
+    def close(self) -> None:
+        """Close the pollers and the application, after the last `run`. Called in the thread of the loop."""
+        for poller in self._pollers:
+            poller.close()
+            self._runs.close(self._cell, poller.application.close)
 
     def current(self) -> ActiveRun | None:
         """Return the run in progress, or None. Callable from any thread."""

@@ -7,16 +7,22 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from psched.backends import is_driver_error
 from psched.clock import monotonic
 from psched.error_messages import one_line
+from psched.errors import ConfigError
 from psched.process.owned_descriptor import OwnedDescriptor
 
 log = logging.getLogger(__name__)
 
 _WITHOUT_PIPE = 0.05
 """How many seconds `wait_for` waits at most if no descriptor is free for the pipe of the event."""
+_SHORTEST_PAUSE = 0.1
+"""The pause after the first failed attempt of `retry`, in seconds."""
 _LONGEST_PAUSE = 5.0
 """The longest pause between two attempts of `retry`, in seconds."""
+_LONG_ATTEMPT = 60.0
+"""Seconds. If an attempt of `retry` fails later, it had begun its work, so this counts as the first failure."""
 
 
 class StopEvent:
@@ -36,15 +42,19 @@ class StopEvent:
             self._signal()
 
     def retry(self, what: str, step: Callable[[], object]) -> None:
-        """Call `step` until it succeeds or the event is set. An error that repeats is logged once."""
-        pause, logged = 0.1, ""
+        """Call `step` until it succeeds or the event is set. An error that repeats within a minute is logged once."""
+        pause, logged = _SHORTEST_PAUSE, ""
         while not self.is_set():
+            begun = monotonic()
             try:
                 step()
-            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the database may answer later
+            except Exception as error:  # whatever a driver raises, the database may answer later
+                if monotonic() > begun + _LONG_ATTEMPT:
+                    pause, logged = _SHORTEST_PAUSE, ""
                 if one_line(error) != logged:
                     logged = one_line(error)
-                    log.warning("%s failed: %s; retrying", what, logged)
+                    fault = None if is_driver_error(error) or isinstance(error, ConfigError) else error
+                    log.warning("%s failed: %s; retrying", what, logged, exc_info=fault)
                 self.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
             else:

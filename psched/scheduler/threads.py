@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 from psched.acquisition.task_source import TaskSource
 from psched.acquisition.types_with_rows import TypesWithRows
@@ -224,7 +225,7 @@ class SchedulerThreads:
         if not self._is_prepared:
             self._stopping.retry("preparing the store", self._prepare)
         self._stopping.retry("skipping missed occurrences", self._skip_missed)
-        self._occurrences.run()
+        self._run_loop(self._occurrences)
 
     def _skip_missed(self) -> None:
         assert self._since is not None
@@ -233,7 +234,12 @@ class SchedulerThreads:
 
     def _run_handlers(self, loop: HandlerLoop) -> None:
         self._ready.wait()
-        loop.run()
+        self._run_loop(loop)
+
+    def _run_loop(self, loop: HandlerLoop) -> None:
+        """Run a loop until the scheduler stops, even after an unexpected error."""
+        with closing(loop):
+            self._stopping.retry(threading.current_thread().name, loop.run)
 
     def _close_when_done(self) -> None:
         join_all(self._threads, None)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from psched import ConfigError, create_scheduler
+from psched.execution.handler_loop import HandlerLoop
 from psched.scheduler.stores import open_scheduler_stores, scheduler_settings
 from psched.store.run_stats import HOUR, StatsWindow
 from tests.scheduler.site import PATIENCE, Site
@@ -100,3 +102,30 @@ def runs(site: Site, prefix: str) -> dict[str, int]:
         assert found is not None
         hour = int(stores.queue.now()) // HOUR * HOUR
         return {each.type: each.sums.runs for each in found.totals(StatsWindow(hour - HOUR, hour + HOUR, HOUR))}
+
+
+def test_an_unexpected_error_ends_no_thread(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed: set[str] = set()
+    wait = HandlerLoop._wait
+
+    def fail_once_in_each_thread(loop: HandlerLoop) -> None:
+        name = threading.current_thread().name
+        if name in failed:
+            return wait(loop)
+        failed.add(name)
+        raise RuntimeError(f"{name}: as told")
+
+    monkeypatch.setattr(HandlerLoop, "_wait", fail_once_in_each_thread)
+    calls: queue.Queue[Any] = queue.Queue()
+    scheduler = site.scheduler(concurrency=1)
+    scheduler.bind("job", calls.put)
+    scheduler.register("job", "* * * * * *")
+    with scheduler:
+        site.wait_for(lambda: failed == {"psched occurrences", "psched handler 1"})
+        scheduler.push("job", "pushed")
+        assert {calls.get(timeout=PATIENCE) for _ in range(3)} == {None, "pushed"}
+    for name in failed:
+        (record,) = [record for record in caplog.records if f"{name}: as told" in record.getMessage()]
+        assert record.exc_info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -11,6 +12,7 @@ from contextlib import closing
 
 import pytest
 
+from psched.execution import stop_event
 from psched.execution.stop_event import StopEvent
 from tests.few_descriptors import few_descriptors
 
@@ -97,6 +99,7 @@ def test_what_becomes_readable_within_the_last_millisecond_is_named(
     order: StopEvent, ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = ends
+    monkeypatch.setattr(stop_event, "monotonic", lambda: 0.0)  # or a busy machine may take longer before the wait
     monkeypatch.setattr(order._set, "wait", lambda _: os.write(writer, b"."))
     assert list(order.wait_for([reader], 0.0009)) == [reader]
 
@@ -121,6 +124,22 @@ def test_a_stop_ends_the_retries(order: StopEvent) -> None:
 
     order.retry("the step", step)
     assert order.is_set()
+
+
+def test_a_step_that_fails_after_a_minute_is_logged_again(
+    order: StopEvent, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(step=61.0)
+    monkeypatch.setattr(stop_event, "monotonic", lambda: next(times))
+
+    def step() -> None:
+        if caplog.messages:
+            order.set()
+        raise ValueError("as told")
+
+    order.retry("the step", step)
+    assert caplog.messages == ["the step failed: as told; retrying"] * 2
+    assert all(record.exc_info for record in caplog.records)
 
 
 def test_without_free_descriptors_a_wait_ends_early(order: StopEvent, ends: tuple[int, int]) -> None:
