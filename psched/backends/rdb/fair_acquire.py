@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, bindparam
 
 from psched.backends.rdb.acquire import (
     TYPES_AT_ONCE,
@@ -34,7 +34,7 @@ from psched.backends.rdb.acquire import (
 )
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
-from psched.backends.rdb.schema import ABOVE_ALL_BANDS, has_users
+from psched.backends.rdb.schema import ABOVE_ALL_BANDS, has_users, highest_band
 from psched.backends.rdb.waiting_users import (
     NO_USER,
     UserStatements,
@@ -318,5 +318,5 @@ def _statements_in_band(dialect: type[Dialect], table: Table) -> LeaseStatements
     """
     other = table.alias("other")
     between = (other.c.band > bindparam("of_band"), other.c.band < bindparam("known_above"))
-    has_none: ColumnElement[bool] = select(func.max(other.c.band)).where(*between).scalar_subquery().is_(None)
+    has_none: ColumnElement[bool] = highest_band(other, *between).is_(None)
     return LeaseStatements(dialect, table, table.c.band == bindparam("of_band"), has_none)

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from psched.backends.common.rows import LAST_SECOND
-from psched.backends.rdb.schema import ABOVE_ALL_BANDS, USER_BAND, of_type, wanted_types
+from psched.backends.rdb.schema import ABOVE_ALL_BANDS, USER_BAND, highest_band, of_type, wanted_types
 from psched.backends.sql.bulk_statements import column_as_parameter, rows_in
 from psched.backends.sql.compiled_statements import Statement, cached_on_class
 from psched.backends.sql.database import Database
@@ -138,7 +138,7 @@ class DueTimes:
             in_band: list[sa.ColumnElement[bool]] = []
             if "band" in c:
                 band = sa.bindparam(f"band_{place}", type_=sa.Integer)
-                below = sa.select(sa.func.max(c.band)).where(c.band < band).scalar_subquery()
+                below = highest_band(self._table, c.band < band)
                 in_band = [c.band == band]
             if of_types:
                 first_type = self._first(c.type, *in_band, c.due <= now_ms()).scalar_subquery()

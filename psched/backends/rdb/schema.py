@@ -61,6 +61,15 @@ def has_user_and_type(queue: sa.Table) -> sa.ColumnElement[bool]:
     return queue.c.user_name != sa.literal_column("''")
 
 
+def highest_band(queue: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Any]:
+    """Return the highest band of the tasks that meet `conditions`, as a subquery that reads one row of the index `due`.
+
+    With max() PostgreSQL would read all waiting tasks if none were waiting when it last analysed the table.
+    """
+    order = [queue.c[name].desc() for name in ("band", "due", "key")]
+    return sa.select(queue.c.band).where(*conditions).order_by(*order).limit(1).scalar_subquery()
+
+
 def of_type(
     dialect: type[Dialect], rows: sa.Select[Any], table: sa.Table, type_: sa.ColumnElement[str]
 ) -> sa.Select[Any]:

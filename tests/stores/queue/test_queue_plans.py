@@ -75,6 +75,22 @@ def test_a_queue_without_users_and_priorities_is_claimed_by_one_statement(ours: 
     assert len(watch.statements) == (3 if ours.database == "mysql" else 1), watch.statements
 
 
+@pytest.mark.new_table
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_statistics_of_an_idle_queue_do_not_slow_down_a_backlog(ours: QueueBench) -> None:
+    """Statistics without waiting tasks say that `band` and `due` are always NULL."""
+    store = ours.queue()
+    store.submit([NewTask(f"done{n:04}", "t") for n in range(1500)])
+    ours.execute("UPDATE {table} SET status = 'finished', due = NULL, band = NULL, purge_at = updated + 300000")
+    analyse(ours)
+    fill(ours, store, None, analysed=False)
+    for _ in range(2):
+        for take in (lambda: store.acquire(10, 100), lambda: store.acquire(10, 100, ["backlog"]), store.next_due):
+            with watched(ours) as watch:
+                take()
+            see_that_few_rows_were_read(watch, FEW)
+
+
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
 def test_taking_a_users_tasks_reads_no_backlog(crowd: QueueBench, store: TaskStore, analysed: bool) -> None:
     fill(crowd, store, "many", analysed)
@@ -146,9 +162,14 @@ def fill(bench: QueueBench, store: TaskStore, user: str | None, analysed: bool) 
     store.submit([NewTask(keys[0], "backlog", run_at=LONG_AGO, user=user, max_running=limit)])
     bench.rows.copy(keys, lambda n: LONG_AGO + n)
     if analysed:
-        bench.execute(
-            {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE {table}", "postgresql": "ANALYZE {table}"}[bench.database]
-        )
+        analyse(bench)
+
+
+def analyse(bench: QueueBench) -> None:
+    """Let the database gather statistics."""
+    bench.execute(
+        {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE {table}", "postgresql": "ANALYZE {table}"}[bench.database]
+    )
 
 
 def see_that_few_rows_were_read(watch: Watch, few: int) -> None:
