@@ -12,10 +12,12 @@ The processor writes a double by one store, so a reader never sees a part of a d
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +36,8 @@ _LONGEST_LOCK = 0.1
 _FIRST = 65536
 _BLOCK = 5 * 65536
 """Bytes of a block: a multiple of every page size. The file is sparse, so pages without counters take no space."""
+_POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE of Linux 5.14 or later, which the module mmap does not name."""
 _HEADER = 64
 """The index of the double at which the first counter of a block begins."""
 _TEXT = 256
@@ -91,13 +95,20 @@ class CounterBlock:
         self._counters = {label: number for number, (label, _) in enumerate(_counters(self.values, self._bytes))}
 
     def counter(self, *label: str) -> int | None:
-        """Return the index in `values` of a counter's first number; None for a new counter in a full block."""
+        """Return the index in `values` of a counter's first number.
+
+        Return None for a new counter if the block or the disk is full.
+        """
         number = self._counters.get(label)
         if number is None:
             number = len(self._counters)
             if number >= _MOST:
                 return None
             start = _HEADER + number * _ENTRY
+            try:
+                _populate(self._memory, start * 8, _ENTRY * 8)
+            except OSError:
+                return None
             text = "\t".join(label).encode("utf-8", "replace")[:_TEXT]
             self._bytes[start * 8 : start * 8 + _TEXT] = text.ljust(_TEXT, b"\0")
             self.values[start + _LABEL + _SINCE] = monotonic()
@@ -238,7 +249,15 @@ class CounterFile:
             for number in range(count + 1):
                 if number == count:
                     os.ftruncate(descriptor, _FIRST + (number + 1) * _BLOCK)
-                block = CounterBlock(mmap.mmap(descriptor, _BLOCK, offset=_FIRST + number * _BLOCK))
+                memory = mmap.mmap(descriptor, _BLOCK, offset=_FIRST + number * _BLOCK)
+                try:
+                    _populate(memory, 0, _HEADER * 8)
+                except OSError:
+                    memory.close()
+                    if number == count:
+                        os.ftruncate(descriptor, found.st_size)  # else readers would read a page that may not exist
+                    raise
+                block = CounterBlock(memory)
                 if block.is_free:
                     block.take(text, os.getpid())
                     return block
@@ -324,6 +343,24 @@ def _counters(values: memoryview[float], block: memoryview) -> Iterator[tuple[La
         label = _text(block[start * 8 : start * 8 + _TEXT])
         numbers: list[float] = [*values[start + _LABEL : start + _ENTRY]]
         yield tuple(label.split("\t")), numbers
+
+
+def _populate(memory: mmap.mmap, start: int, length: int) -> None:
+    """Allocate pages of the file before they are written. Raises OSError if the disk is full.
+
+    Without this, a write to a page for which the disk has no space ends the process (SIGBUS). Kernels without
+    MADV_POPULATE_WRITE allocate nothing here.
+    """
+    if sys.platform != "linux":
+        return
+    first = start - start % mmap.PAGESIZE
+    try:
+        memory.madvise(_POPULATE_WRITE, first, start + length - first)
+    except OSError as error:
+        if error.errno == errno.EFAULT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        if error.errno != errno.EINVAL:
+            raise
 
 
 def is_alive(pid: int) -> bool:

@@ -40,7 +40,7 @@ class ChildCounter:
         block.reopen()
         self._block = block
         self._values = block.values
-        self._counters: dict[tuple[str, str, str], int | None] = {}
+        self._counters: dict[tuple[str, str, str], int] = {}
         self._types: set[tuple[str, str]] = set()
 
     def attach(self) -> None:
@@ -56,7 +56,9 @@ class ChildCounter:
         with self._block.lock:
             for type_, outcome, number, durations, waits in runs:
                 kind = section, outcome, type_
-                counter = counters[kind] if kind in counters else self._counter(*kind)
+                counter = counters.get(kind)
+                if counter is None:
+                    counter = self._counter(*kind)
                 if counter is not None:
                     values[counter + COUNT] += number
                     _add_durations(values, counter + FIRST_SUM, counter + FIRST_BUCKETS, durations)
@@ -87,7 +89,7 @@ class ChildCounter:
         shown = type_.encode("utf-8", "replace")[:_LONGEST_TYPE].decode("utf-8", "ignore")
         shown = shown.translate({9: " ", 0: " "}) if known in self._types else OTHER
         counter = self._block.counter(RUN, section, outcome, shown)
-        if known in self._types:  # otherwise the dictionary could grow without limit
+        if counter is not None and known in self._types:  # otherwise the dictionary could grow without limit
             self._counters[section, outcome, type_] = counter
         return counter
 

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from faultlab import prerequisites
+from faultlab.small_disk import SmallDisk, can_mount
 from psched import telemetry
 from psched.child.heartbeat_and_control import ControlThread
 from psched.child.main import role_of
@@ -261,6 +264,32 @@ def test_the_old_master_leaves_the_file_to_the_new_one(path: Path) -> None:
         ours.close()
         assert runs(path) == {("queue", "finished", "mail"): 1}
         other.communicate()
+
+
+def test_a_full_disk_ends_no_process_that_counts_or_reads() -> None:
+    """A write to a mapped page for which the disk has no space ends the process by SIGBUS."""
+    if not can_mount():
+        prerequisites.not_run("only root on Linux can mount a small disk")
+    if tuple(int(part) for part in os.uname().release.split(".")[:2]) < (5, 14):
+        prerequisites.not_run("this Linux has no MADV_POPULATE_WRITE")
+    with SmallDisk(1) as disk:
+        file = CounterFile.create(disk.path / "metrics", is_upgrade=False)
+        block = file.block("worker 1")
+        assert block is not None
+        disk.fill()
+        child = os.fork()
+        if child == 0:
+            with suppress(BaseException):
+                counted = [block.counter("kind", str(number)) for number in range(100)]
+                is_refused = file.block("worker 2") is None
+                read = read_counters(file.path)
+                os._exit(0 if counted[-1] is None and is_refused and len(read.processes) == 1 else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        disk.free()
+        assert block.counter("another kind") is not None
+        assert file.block("worker 2") is not None
+        file.close()
 
 
 def test_another_file_is_not_read(path: Path) -> None:
