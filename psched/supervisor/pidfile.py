@@ -180,7 +180,8 @@ def _check_trust(path: Path, found: os.stat_result) -> None:
 def _explained(path: Path, error: OSError) -> PidFileError:
     if error.errno == errno.ELOOP:
         return PidFileError(f"pid file {path} is a symbolic link; remove it, or name its target (pid_file)")
-    return PidFileError(f"pid file {path}: {error.strerror}; choose another place (pid_file) or another user")
+    or_else = ", or free space on its disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else " or another user"
+    return PidFileError(f"pid file {path}: {error.strerror}; choose another place (pid_file){or_else}")
 
 
 def _lock(descriptor: int, operation: int, patience: float) -> bool:

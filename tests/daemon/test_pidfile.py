@@ -81,8 +81,9 @@ def test_a_file_that_cannot_be_written_is_named(path: Path, monkeypatch: pytest.
 
     with closing(PidFile.acquire(path)) as pid_file:
         monkeypatch.setattr(os, "pwrite", full)
-        with pytest.raises(PidFileError, match=f"pid file {path}: No space left on device; choose another place"):
+        with pytest.raises(PidFileError, match=f"pid file {path}: No space left on device; choose another place") as e:
             pid_file.write(1)
+    assert str(e.value).endswith("(pid_file), or free space on its disk")
 
 
 def test_a_holder_in_another_process_is_named_and_keeps_its_lock(path: Path, holder: subprocess.Popen[str]) -> None:
