@@ -6,6 +6,7 @@ log file. No locks are used, so no thread waits for the record of another, and n
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -178,9 +179,15 @@ def begin_logging(log: Log) -> None:
 
 
 def _open(path: Path) -> int:
+    """Open the file for appending. Never waits, not even for the reader of a named pipe. Raises ConfigError."""
     try:
-        return os.open(path, _FLAGS, _MODE)
+        descriptor = os.open(path, _FLAGS | os.O_NONBLOCK, _MODE)
     except OSError as error:
+        problem = f"{error.strerror};"
+        if error.errno == errno.ENXIO:
+            problem = "no program reads this pipe; start its reader,"
         raise ConfigError(
-            f"log: cannot write {path}: {error.strerror}; name another file, or remove `log` to write to stderr"
+            f"log: cannot write {path}: {problem} name another file, or remove `log` to write to stderr"
         ) from error
+    os.set_blocking(descriptor, True)
+    return descriptor

@@ -9,6 +9,7 @@ import socket
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,18 @@ def test_a_link_or_a_folder_is_refused(path: Path, make: object) -> None:
     make(path)  # type: ignore[operator]
     with pytest.raises(ConfigError, match="psched.log"):
         Log(path)
+
+
+def test_a_pipe_without_a_reader_is_refused_instead_of_waited_for(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match=f"log: cannot write {path}: no program reads this pipe; start its reader"):
+        Log(path)
+    with closing(os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK))) as reader:
+        log = Log(path)
+        log.write("a line\n")
+        assert reader.readline() == "a line\n"
+        assert os.get_blocking(log._target.descriptor)
+        log._target.close()
 
 
 def test_a_log_closed_by_a_handler_is_opened_again_and_no_other_file_written(log: Log, path: Path) -> None:
