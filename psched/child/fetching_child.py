@@ -32,7 +32,7 @@ class FetchingChild(ChildBase):
         self._stops_now = False
         self._opened = open_sections(spec.settings, spec.holder, _CONNECTIONS)
         applied = partial(send, APPLIED) if spec.applies_schedules else None
-        self._sections = PolledSections(self._opened, application, self._processes, applied)
+        self._sections = PolledSections(self._opened, application, self._processes, applied, spec.claimer)
         recovered = partial(send, RECOVERED)
         self._fetcher = Fetcher(
             self._opened,

@@ -73,7 +73,9 @@ class HandlerChild(ChildBase):
         self._runs = ActiveRuns(spec.running_table, partial(send, pipes.RAN), most, stop)
         self._sections = open_sections(settings, spec.holder)
         applied = partial(send, pipes.APPLIED) if spec.applies_schedules else None
-        self._polled = None if connection else PolledSections(self._sections, application, self._processes, applied)
+        self._polled = (
+            None if connection else PolledSections(self._sections, application, self._processes, applied, spec.claimer)
+        )
         sources = [opened.source for opened in self._sections]
         self._forced_exit = ForcedExit(sources, self._runs, send)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)

@@ -29,12 +29,13 @@ class NodeThreads:
         filters: Mapping[str, TypeFilter],
         processes: Callable[[], Sequence[NodeProcess]],
         applied: Callable[[], object] | None,
+        claimer: str,
     ) -> None:
         """`filters`: for each section, the filter of the types that the node runs.
 
         The other parameters are those of `PolledSections`.
         """
-        self._alert_and_event_threads = AlertAndEventThreads(sections)
+        self._alert_and_event_threads = AlertAndEventThreads(sections, claimer)
         self._applying = [
             ApplyDeclaredSchedules(opened.section, application.of(opened.name), applied)
             for opened in sections

@@ -27,11 +27,12 @@ class PolledSections:
         application: Application,
         processes: Callable[[], Sequence[NodeProcess]],
         applied: Callable[[], object] | None,
+        claimer: str,
     ) -> None:
         """`processes`: returns the children of this node that run handlers, and their runs. Callable from any thread.
 
         `applied`: called when the schedules of the application have been applied, or can never be applied. None: this
-        child does not apply them.
+        child does not apply them. `claimer`: as for `AlertAndEventThreads`.
         """
         self._sections = sections
         served = {opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in sections}
@@ -39,7 +40,7 @@ class PolledSections:
         self._runs_nothing = all(types.is_nothing for types in served.values())
         self.types = {opened.name: TypesWithRows(opened.source, served[opened.name]) for opened in sections}
         self.pollers: list[RowPoller[Any]] = []
-        self.node_threads = NodeThreads(sections, application, served, processes, applied)
+        self.node_threads = NodeThreads(sections, application, served, processes, applied, claimer)
 
     def prepare(self) -> None:
         """Check the tables, and log the configured `types` that match no handler.

@@ -15,8 +15,15 @@ STOPPING = 3.0
 
 
 class AlertAndEventThreads:
-    def __init__(self, sections: Sequence[OpenSection]) -> None:
-        self._threads: list[AlertThread | EventThread] = [*open_alert_threads(sections), *open_event_threads(sections)]
+    def __init__(self, sections: Sequence[OpenSection], claimer: str) -> None:
+        """`claimer`: names the only process that may claim under this name at a time.
+
+        If this process dies, the next process with this name need not wait until the claims end.
+        """
+        self._threads: list[AlertThread | EventThread] = [
+            *open_alert_threads(sections, claimer),
+            *open_event_threads(sections, claimer),
+        ]
 
     def start(self) -> None:
         for thread in self._threads:

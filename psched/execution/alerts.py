@@ -19,7 +19,7 @@ from psched.execution.webhooks import deliver, message_id
 from psched.handlers.process_group import Program
 from psched.keys import backfill_of, is_backfill_key
 from psched.model import ScheduleRow
-from psched.store import ScheduleStore, holder_name
+from psched.store import ScheduleStore
 from psched.store.alert_store import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 from psched.store.delivery_watermarks import Watermark, Watermarks
 from psched.store.ledger import ENQUEUED, FINISHED, LedgerFilter, LedgerRow
@@ -49,7 +49,11 @@ _KEPT = 7 * 86400.0
 
 
 class AlertThread(threading.Thread):
-    """Calls `check` every `interval` seconds until closed. Errors are logged and do not end the thread."""
+    """Calls `check` every `interval` seconds until closed. Errors are logged and do not end the thread.
+
+    The times of the checks are multiples of `interval` on the host's monotonic clock. So a check is not missed when the
+    process dies and is replaced, even if no process lives as long as an interval.
+    """
 
     def __init__(self, name: str, event: str, hook: Hook, interval: float, outbox: EventOutbox | None = None) -> None:
         """`name`: begins the log line of an error. `event`: late, failed or recovered. `outbox`: gets the events."""
@@ -74,7 +78,7 @@ class AlertThread(threading.Thread):
 
     def run(self) -> None:
         is_failing = False
-        while not self._closing.wait(self._interval):
+        while not self._closing.wait(self._interval - monotonic() % self._interval):
             try:
                 while not self._closing.is_set() and self.check():
                     pass
@@ -248,14 +252,14 @@ class RecoveryReporter(AlertThread):
     """Reports a schedule once when it has run successfully after it was late or had failed."""
 
     def __init__(
-        self, store: ScheduleStore, hook: Hook, interval: float, holder: str, outbox: EventOutbox | None = None
+        self, store: ScheduleStore, hook: Hook, interval: float, claimer: str, outbox: EventOutbox | None = None
     ) -> None:
-        """`holder`: a name for this process."""
+        """`claimer`: as for `AlertAndEventThreads`."""
         super().__init__("recovery check", "recovered", hook, interval, outbox)
         assert store.watermarks is not None
         self._store = store
         self._troubles = store.watermarks
-        self._holder = holder
+        self._claimer = claimer
         self._after = ""
 
     def check(self) -> bool:
@@ -278,7 +282,7 @@ class RecoveryReporter(AlertThread):
             if self._store.get(trouble.name) is None:  # the schedule was deleted, so it cannot recover
                 self._troubles.remove(trouble)
             return
-        if self._troubles.claim(trouble, self._holder, self._claim_seconds) and self.report(
+        if self._troubles.claim(trouble, self._claimer, self._claim_seconds) and self.report(
             trouble.name, run.scheduled_time, recovery_facts(trouble, run)
         ):
             self._troubles.remove(trouble)
@@ -297,8 +301,11 @@ class RecoveryReporter(AlertThread):
         return None
 
 
-def open_alert_threads(opened_sections: Sequence[OpenSection]) -> list[AlertThread]:
-    """Return the alert threads for the stores that can report overdue schedules or failed runs."""
+def open_alert_threads(opened_sections: Sequence[OpenSection], claimer: str) -> list[AlertThread]:
+    """Return the alert threads for the stores that can report overdue schedules or failed runs.
+
+    `claimer`: as for `AlertAndEventThreads`.
+    """
     threads: list[AlertThread] = []
     for opened in opened_sections:
         section, store, interval = opened.section, opened.source.store, opened.section.alert_interval
@@ -312,8 +319,7 @@ def open_alert_threads(opened_sections: Sequence[OpenSection]) -> list[AlertThre
             threads.append(FailureReporter(*of_section, marks, outboxes["failed"], schedules, section.hooks))
         if marks is not None:
             assert isinstance(store, ScheduleStore)
-            holder = holder_name("alerts")
-            threads.append(RecoveryReporter(store, section.on_recovered, interval, holder, outboxes["recovered"]))
+            threads.append(RecoveryReporter(store, section.on_recovered, interval, claimer, outboxes["recovered"]))
     return threads
 
 

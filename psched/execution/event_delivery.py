@@ -76,15 +76,19 @@ class EventThread(threading.Thread):
         closing: threading.Event | None = None,
         clock: Clock = monotonic,
         kinds: Collection[EventKind] = EVENT_KINDS,
+        claimer: str | None = None,
     ) -> None:
-        """`closing`: a threading.Event that `close` sets. When it is set, the pauses of `sender` end."""
+        """`closing`: a threading.Event that `close` sets. When it is set, the pauses of `sender` end.
+
+        `claimer`: as for `AlertAndEventThreads` (default: a random name).
+        """
         super().__init__(name="events", daemon=True)
         assert store.watermarks is not None
         self._store = store
         self._marks = store.watermarks
         self._sender = sender
         self._clock = clock
-        self._claimer = holder_name("events")
+        self._claimer = holder_name("events") if claimer is None else claimer
         self._closing = threading.Event() if closing is None else closing
         self._renew_at = 0.0
         self._refused: tuple[str, float] | None = None
@@ -262,15 +266,16 @@ class OutboxEvents:
             return None
 
 
-def open_event_threads(opened_sections: Sequence[OpenSection]) -> list[EventThread]:
-    """Return a thread for each section whose events are sent."""
+def open_event_threads(opened_sections: Sequence[OpenSection], claimer: str) -> list[EventThread]:
+    """Return a thread for each section whose events are sent. `claimer`: as for `AlertAndEventThreads`."""
     threads: list[EventThread] = []
     for opened in opened_sections:
         store, receiver = opened.source.store, opened.section.events
         if receiver is not None and store.watermarks is not None:
             closing = threading.Event()
             sender = event_sender(receiver, store, closing)
-            threads.append(EventThread(store, sender, opened.section.table, closing, kinds=receiver.only))
+            table, kinds = opened.section.table, receiver.only
+            threads.append(EventThread(store, sender, table, closing, kinds=kinds, claimer=claimer))
     return threads
 
 

@@ -28,6 +28,7 @@ class ChildSpec:
     - `dispatch`: the socket over which the fetching child sends tasks to its siblings. None: the child polls for
       itself.
     - `siblings`: the names of the living children with the same dispatch socket.
+    - `claimer`: under this name a child of the slot claims alerts and events; see `AlertAndEventThreads`.
     - `counters`: the block for the child's counters, if any.
     - `applies_schedules`: whether the child applies the schedules that the application declares (`apply_at_start`).
       True until a child of the slot has applied them after a start or a reload of the master.
@@ -42,5 +43,6 @@ class ChildSpec:
     name: str
     dispatch: DispatchSocket | None
     siblings: tuple[str, ...]
+    claimer: str
     counters: CounterBlock | None = None
     applies_schedules: bool = False

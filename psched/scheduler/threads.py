@@ -45,6 +45,7 @@ from psched.scheduler.registered_schedules import Registration, store_registrati
 from psched.scheduler.skip_missed import MissedOccurrences
 from psched.scheduler.stores import STATS_RETENTION, OpenStores
 from psched.scheduler.submit_occurrences import OccurrenceRouter
+from psched.store import holder_name
 from psched.store.node_registry import NodeProcess
 from psched.telemetry import attach
 
@@ -128,7 +129,7 @@ class SchedulerThreads:
             OpenSection("schedules", settings.schedules, source, stores.schedules.store.alerts),
             OpenSection("queue", settings.queue, stores.tasks),
         ]
-        self._alert_and_event_threads = AlertAndEventThreads(sections)
+        self._alert_and_event_threads = AlertAndEventThreads(sections, holder_name("scheduler"))
         self._detach: Callable[[], None] = lambda: None
         self._close_pings: Callable[[], None] = lambda: None
         self._stats_writer = StatsWriter(self._run_counter)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from psched.application import ApplicationSpec
 from psched.config import Settings
+from psched.store import holder_name
 from psched.supervisor.preload_libraries import preload
 
 
@@ -15,6 +17,8 @@ from psched.supervisor.preload_libraries import preload
 class LoadedConfig:
     settings: Settings
     application: ApplicationSpec
+    claimer: str = field(default_factory=partial(holder_name, "alerts"))
+    """The name for claims of alerts and events. Only one child at a time claims; the next child has the same name."""
 
     @classmethod
     def load(cls, load_settings: Callable[[], Settings], application: ApplicationSpec | None) -> LoadedConfig:

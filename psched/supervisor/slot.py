@@ -140,6 +140,7 @@ class Slot:
             name,
             self.dispatch,
             self.siblings(),
+            self.config.claimer,
             None if self.counters is None else self.counters.block(self.title),
             not self._has_applied,
         )

@@ -102,7 +102,7 @@ def test_when_no_child_of_a_configuration_is_left_all_leases_of_their_holder_are
     with fake_process_table() as process_table, closing(DispatchSocket("old")) as dispatch:
         recovery = LeaseRecovery(process_table)
         now, application = process_table.now, ApplicationSpec(("a:b",))
-        spec = ChildSpec(1, SETTINGS, application, "old", (), RunningTable(1), "w1", dispatch, ())
+        spec = ChildSpec(1, SETTINGS, application, "old", (), RunningTable(1), "w1", dispatch, (), "alerts")
         worker = process_table.fork("worker 1", SETTINGS, lambda pipe: ChildBase(), spec)
         worker.ready, worker.code = True, -9
         recovery.child_ended(worker, spec)
@@ -120,7 +120,7 @@ def test_the_next_worker_learns_of_a_worker_that_has_released_all_its_leases_by_
     with fake_process_table() as process_table, closing(DispatchSocket("node")) as dispatch:
         recovery = LeaseRecovery(process_table)
         application = ApplicationSpec(("a:b",))
-        spec = ChildSpec(1, SETTINGS, application, "node", (), RunningTable(1), "w1", dispatch, ())
+        spec = ChildSpec(1, SETTINGS, application, "node", (), RunningTable(1), "w1", dispatch, (), "alerts")
         worker = process_table.fork("worker 1", SETTINGS, lambda pipe: ChildBase(), spec)
         worker.ready, worker.empty, worker.code = True, True, FORCED
         recovery.child_ended(worker, spec)

@@ -125,3 +125,15 @@ def test_a_daemon_alerts_of_tasks_that_no_worker_can_run(make_daemon: Callable[.
     daemon.stop()
     assert told.read_text().count("\n") == 1
     assert daemon.log.count("overdue: 's1'") == 1
+
+
+def test_the_next_process_checks_when_its_dead_predecessor_would_have(
+    alerts: OverdueAlerts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise processes that live for less than an interval would never check."""
+    waits: list[float] = []
+    alerter = OverdueAlerter(alerts, Hook(), 10)
+    monkeypatch.setattr("psched.execution.alerts.monotonic", lambda: 1003.0)
+    monkeypatch.setattr(alerter._closing, "wait", lambda seconds: waits.append(seconds) or True)
+    alerter.run()
+    assert waits == [7.0]

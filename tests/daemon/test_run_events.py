@@ -62,6 +62,25 @@ def test_a_daemon_posts_alarms_and_the_ends_of_tasks(make_daemon: Callable[..., 
     }
 
 
+def test_the_next_fetching_child_sends_the_events_at_once(make_daemon: Callable[..., Daemon]) -> None:
+    """It would wait for a minute if it took the dead fetching child for another node that is sending."""
+    with Receiver() as receiver:
+        events = {"url": f"{receiver.url}/events", "only": ["task"]}
+        daemon = make_daemon(processors=2, events=events, schedules={}, queue={})
+        section = daemon.settings().queue
+        assert section is not None
+        with open_queue(section, "test") as queue:
+            queue.store.create_tables()
+            daemon.start()
+            for key in ("t1", "t2", "t3"):
+                queue.submit(key, "quick")
+                daemon.wait_for(lambda key=key: key in {event["key"] for event in events_in(receiver)})  # type: ignore[misc]
+                (fetcher,) = daemon.wait_for(daemon.fetchers)
+                fetcher.kill()
+                daemon.wait_until_gone([fetcher])
+        daemon.stop()
+
+
 def events_in(receiver: Receiver) -> list[dict[str, Any]]:
     return [json.loads(got.body) for got in receiver.got]
 
