@@ -138,7 +138,7 @@ class PollTimer:
 
     def ignore_wakeups(self) -> None:
         """Poll once per interval from now on, because wake-ups no longer come."""
-        self._next = min(self._next, self._polled_at + self._jittered(self._interval))
+        self._poll_by(self._polled_at + self._jittered(self._interval))
 
     def _polled_interval(self, took: float) -> float:
         """Return the poll interval for a table without wake-ups. It is short while rows are found, and then grows."""
@@ -147,7 +147,12 @@ class PollTimer:
         return min(self._interval, max(SHORTEST_PAUSE, _COST * took, _RECENT * since))
 
     def check_within(self, seconds: float) -> None:
-        self._next = min(self._next, max(self.clock() + seconds, self._retry_at))
+        self._poll_by(max(self.clock() + seconds, self._retry_at))
+
+    def _poll_by(self, time: float) -> None:
+        """Poll at `time`, unless a poll is due earlier. No row is expected at `time`, so a poll then is not in vain."""
+        if time < self._next:
+            self._next, self._expects_row = time, False
 
     def check_now(self) -> None:
         """Query the next due time immediately, because a wake-up may have been lost."""

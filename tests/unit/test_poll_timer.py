@@ -58,6 +58,21 @@ def test_a_row_that_is_due_within_the_interval_is_polled_for_when_it_is_due() ->
     assert not poller.timer.checks_first
 
 
+@pytest.mark.parametrize("early", ["check_within", "ignore_wakeups"])
+def test_a_poll_before_a_row_is_due_does_not_delay_the_poll_when_it_is_due(early: str) -> None:
+    poller = IdlePoller()
+    poller.timer.rest(3, called=True)
+    if early == "check_within":
+        poller.timer.check_within(0.02)
+    else:
+        poller.timer.ignore_wakeups()
+    early_by = 3 - poller.sleep()
+    assert early_by > 1
+    poller.timer.rest(early_by, called=True)
+    assert poller.sleep() == round(early_by, 6)
+    assert not poller.timer.checks_first
+
+
 def test_the_duration_of_the_query_for_the_next_due_time_delays_nothing() -> None:
     poller = IdlePoller()
     poller.timer.rest(0.3, called=False, took=0.02)
