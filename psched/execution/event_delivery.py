@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 
 from psched.clock import Clock, monotonic
 from psched.config.events import EVENT_KINDS, EventKind
@@ -90,6 +91,8 @@ class EventThread(threading.Thread):
         self._clock = clock
         self._claimer = holder_name("events") if claimer is None else claimer
         self._closing = threading.Event() if closing is None else closing
+        self._claimed: Watermark | None = None
+        """The mark that this thread has claimed. At the end of the thread the claim ends, for the next process."""
         self._renew_at = 0.0
         self._refused: tuple[str, float] | None = None
         """The id of the event that the receiver refused last, and when this node sent it first."""
@@ -105,7 +108,11 @@ class EventThread(threading.Thread):
             except Exception as error:  # noqa: BLE001 – whatever a driver raises, a later attempt may succeed
                 if not is_failing and not self._closing.is_set():
                     log.warning("sending events to %s failed: %s; retrying", self._sender.name, one_line(error))
-                pause, is_failing = min(2 * max(pause, _INTERVAL), _LONGEST_PAUSE), True
+                pause = min(2 * max(pause, _INTERVAL), _LONGEST_PAUSE)
+                is_failing = not self._closing.is_set()
+        if self._claimed is not None and not is_failing:
+            with suppress(Exception):  # the claim ends by itself
+                self._marks.claim(self._claimed, self._claimer, 0.0)
 
     def close(self) -> None:
         """End the thread soon: after the receiver has answered the current event."""
@@ -122,9 +129,11 @@ class EventThread(threading.Thread):
         if self._ledger is not None and now < mark.position:
             mark = self._set_back(mark, now)
         if not self._marks.claim(mark, self._claimer, _CLAIM):
+            self._claimed = None
             if self._ledger is not None:
                 self._ledger.forget()
             return False
+        self._claimed = mark
         self._renew_at = self._clock() + _RENEWED
         if self._outbox is not None:
             self._outbox.trim()
@@ -147,7 +156,7 @@ class EventThread(threading.Thread):
         for position in () if self._ledger is None else self._ledger.send(mark.position, now, send):
             if position > mark.position:
                 self._marks.raise_to("events", self._sender.name, position)
-                mark = mark._replace(position=position)
+                self._claimed = mark = mark._replace(position=position)
         return self._outbox is not None and self._outbox.send(send)
 
     def _is_refused_for_good(self, id_: str) -> bool:

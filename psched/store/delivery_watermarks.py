@@ -42,7 +42,8 @@ class Watermarks(Protocol):
     def claim(self, mark: Watermark, claimer: str, seconds: float) -> bool:
         """Claim for `seconds` the right to report for this mark. Only one claimer at a time gets True.
 
-        Return False if the mark has changed or does not exist. The claimer that got True may claim again.
+        Return False if the mark has changed or does not exist. The claimer that got True may claim again; with 0
+        seconds, this ends its claim.
         """
 
     def remove(self, mark: Watermark) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -62,8 +63,9 @@ def test_a_daemon_posts_alarms_and_the_ends_of_tasks(make_daemon: Callable[..., 
     }
 
 
-def test_the_next_fetching_child_sends_the_events_at_once(make_daemon: Callable[..., Daemon]) -> None:
-    """It would wait for a minute if it took the dead fetching child for another node that is sending."""
+@pytest.mark.parametrize("end", ["killed", "reloaded"])
+def test_the_next_fetching_child_sends_the_events_at_once(make_daemon: Callable[..., Daemon], end: str) -> None:
+    """It would wait for a minute if it took the previous fetching child for another node that is sending."""
     with Receiver() as receiver:
         events = {"url": f"{receiver.url}/events", "only": ["task"]}
         daemon = make_daemon(processors=2, events=events, schedules={}, queue={})
@@ -76,7 +78,10 @@ def test_the_next_fetching_child_sends_the_events_at_once(make_daemon: Callable[
                 queue.submit(key, "quick")
                 daemon.wait_for(lambda key=key: key in {event["key"] for event in events_in(receiver)})  # type: ignore[misc]
                 (fetcher,) = daemon.wait_for(daemon.fetchers)
-                fetcher.kill()
+                if end == "killed":
+                    fetcher.kill()
+                else:
+                    daemon.signal(signal.SIGUSR1)
                 daemon.wait_until_gone([fetcher])
         daemon.stop()
 
