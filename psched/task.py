@@ -322,7 +322,7 @@ class Task:
         It may take 1 s while the database is slow.
 
         If the process dies before the run is finished, the task runs again. `result`: as for `finish`. If the run is
-        finished immediately, this raises like `finish`.
+        finished immediately, `conclude` raises like `finish`.
         """
         self._refuse_elsewhere()
         self._set_result(result)

@@ -145,9 +145,9 @@ class Parameters:
         return self._function(*bound.args, **bound.kwargs)
 
     def restored(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert the data that `stored` has returned back to arguments.
+        """Return the arguments that `stored` has converted to `data`.
 
-        Raises ArgumentsError. The message names each difference.
+        Raises ArgumentsError, whose message names each missing, unknown or unsuitable value.
         """
         values, faults = {}, [f"{name} is missing" for name in self._required if name not in data]
         for name, value in data.items():
@@ -172,7 +172,7 @@ class Parameters:
         return self._result_conversion().stored(value, f"the result of {self.name}")
 
     def restored_result(self, stored: Any) -> Any:
-        """Convert the JSON value of a result back. Raises ValueError."""
+        """Return the result whose JSON value is `stored`. Raises ValueError."""
         return self._result_conversion().restored(stored, f"the result of {self.name}")
 
     def _without_annotations(self) -> inspect.Signature:

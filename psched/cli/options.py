@@ -145,8 +145,8 @@ def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chos
     """Return a decorator that adds the common options to a command.
 
     The command gets their values as its first argument. With `loading`, the command also has -I, -r and --types, and
-    itself loads the modules. Without `loading`, modules named before the command are loaded first. This may raise
-    ConfigError.
+    itself loads the modules. Without `loading`, modules named before the command are loaded first, which may
+    raise ConfigError.
     """
 
     def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:

@@ -177,7 +177,7 @@ def parse_document(text: str, name: str) -> Document:
 def _read(path: Path, how: str = "", example: str = "") -> str:
     """Return the text of a file. Raises ConfigError.
 
-    For the error message: `how` says with which option to name another file, and `example` names an example file.
+    For the error message: `how` names the option for another file, and `example` names an example file.
     """
     try:
         return path.read_text(encoding="utf-8")

@@ -62,8 +62,8 @@ class AlertThread(threading.Thread):
         self._hook = hook
         self._outbox = outbox
         self._put: deque[object] = deque(maxlen=_REMEMBERED)
-        """The events that this node put into the outbox recently. They are not put there again if their hook fails and
-        runs again."""
+        """The events that this node put into the outbox recently. If the hook of one of them fails and runs again, the
+        event is not put there again."""
         self._interval = interval
         self._closing = threading.Event()
         self._pause, self._paused_until = _PAUSES[0], 0.0
@@ -208,7 +208,7 @@ class FailureReporter(AlertThread):
     ) -> None:
         """`now`: returns the database's time. `troubles`: as for `OverdueAlerter`.
 
-        `hooks`: the hooks that schedules in the store `schedules` may name as their `on_failure`.
+        `schedules`: the store of schedules, whose `on_failure` names one of `hooks`.
         """
         super().__init__(f"{section} failure report", "failed", hook, interval, outbox)
         self._schedules = schedules

@@ -45,7 +45,7 @@ class OpenSection:
 
 
 def open_sections(settings: Settings, holder: str, connections: int | None = None) -> list[OpenSection]:
-    """Open the configured sections. This does not connect yet.
+    """Open the configured sections, without connecting yet.
 
     `connections`: how many idle connections each section keeps open. The default is one for each handler thread of a
     handler child.

@@ -33,7 +33,7 @@ class PeriodicThread(threading.Thread):
         self._closed = False
 
     def wake(self) -> None:
-        """End the sleep of an idle thread. A thread that is not idle ticks immediately."""
+        """End the thread's current sleep: an idle thread ticks after one interval, any other thread immediately."""
         if not self._woken.is_set():  # the check is quicker than another `set` for each run during a tick
             self._woken.set()
 

@@ -86,7 +86,7 @@ class StopEvent:
         return [descriptor for descriptor in ready if descriptor in descriptors]
 
     def close(self) -> None:
-        """Close the pipe. No thread may be waiting."""
+        """Close the pipe. Call this only while no thread waits."""
         with self._lock:
             self._close()
 

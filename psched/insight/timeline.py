@@ -99,7 +99,7 @@ def timeline(
 
 
 def _last(ledger: Ledger, wanted: LedgerFilter, since: float) -> tuple[Sequence[LedgerRow], float]:
-    """Return the entries that match `wanted`, and the time from which on no matching entry is missing."""
+    """Return the last entries that match `wanted`, and the time since which they are complete."""
     rows = list(ledger.rows(wanted))
     is_cut = wanted.last is not None and len(rows) >= wanted.last
     return rows, rows[0].ended if is_cut else since

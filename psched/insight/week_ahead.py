@@ -142,7 +142,7 @@ class _Minutes:
         self._spread_changes = [0.0] * (_MOST_TIMES + 1)
         """For each minute: the expected starts of runs with a spread, minus those of the minute before."""
         self._minutes: dict[Rule, array[int]] = {}
-        """For each rule that may start in crowded minutes, the minutes in which it has starts, in two bytes each."""
+        """For each rule that may start in crowded minutes: the minutes of its starts, in two bytes each."""
         self.counted: dict[Rule, _OfRule] = {}
         self.dense = 0
 

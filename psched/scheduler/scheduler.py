@@ -450,7 +450,7 @@ class Scheduler:
 
         Return False if a handler is still running after `timeout` seconds. Such a handler continues in its thread with
         its lease, and another `stop` waits for it again. A database that does not answer does not delay the stop. If
-        the scheduler is not running, this only closes its connections. A stopped scheduler can be started again.
+        the scheduler is not running, the call only closes its connections. A stopped scheduler can be started again.
 
         Raises:
             ScheduleError: a handler of this scheduler calls this method.

@@ -67,7 +67,7 @@ class MissedOccurrences:
         return row
 
     def _is_decided(self, name: str, others: Sequence[Instance]) -> bool:
-        """Skip the schedule's occurrences if they were missed. Return False if this must be tried again."""
+        """Skip the schedule's occurrences if they were missed. Return False if the call must be repeated."""
         row = self._overdue_row(name)
         if row is None:
             return True
@@ -79,7 +79,7 @@ class MissedOccurrences:
         return self._skip(row, min([self.since, *(other.since for other in with_handler)]))
 
     def _skip(self, row: ScheduleRow, start: float) -> bool:
-        """Move the schedule to its first occurrence at or after `start`. Return False if this must be tried again."""
+        """Move the schedule to its first occurrence at or after `start`. Return False if the call must be repeated."""
         if row.problem is not None:
             return True
         if not row.settled:

@@ -132,8 +132,8 @@ class BackfillCollection:
         - `failed`: also occurrences whose last run failed for good.
         - `all`: all occurrences.
 
-        Occurrences that another backfill still has to run are left out. If no occurrence is left, this starts nothing
-        and returns None; so a repeated call starts nothing.
+        Occurrences that another backfill still has to run are left out. If no occurrence is left, the call starts
+        nothing and returns None. So a repeated call starts nothing.
 
         The runs have the current type, data and policy of the schedule; later changes of the schedule do not affect
         them. At most `max_running` of them run at a time: the range is split into as many parts, and each part runs in

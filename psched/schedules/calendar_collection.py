@@ -47,8 +47,8 @@ class CalendarCollection:
     def set(self, name: str, days: Iterable[str | date]) -> Calendar:
         """Define a calendar by its days: dates such as `2026-12-25`, and weekdays such as `sun`.
 
-        This also computes the future occurrences of the schedules that exclude the calendar. If the days are the same
-        as before, this only changes schedules that an interrupted call did not reach. Raises ValueError and
+        Also computes the future occurrences of the schedules that exclude the calendar. If the days are the same as
+        before, the call only changes schedules that an interrupted call did not reach. Raises ValueError and
         NotSupportedError.
         """
         for _ in range(_TRIES):

@@ -48,7 +48,7 @@ MOVED = "moved"
 """The reason for due occurrences that were left out when `modify --start` moved the schedule."""
 
 GRACE = 10.0
-"""For this many seconds, a due occurrence may wait for a worker. It is pending until then, missing afterwards."""
+"""A due occurrence is pending for this many seconds, because it may wait for a worker. After that it is missing."""
 _RUN_NOW_TOLERANCE = 60.0
 """The maximum number of seconds by which the time of an extra run may precede the recorded run-now."""
 _BEGIN_TOLERANCE = 1.0
@@ -668,7 +668,7 @@ def _state_of_run(row: ScheduleRow, now: float) -> Why | None:
 def _took_effect_at(recorded: float | None, before: Change | None, change: Change) -> float:
     """Return when `change` took effect.
 
-    This is the `recorded` time, if it is between the writes of `before` and `change`. Otherwise it is the write of
+    Return the `recorded` time if it is between the writes of `before` and `change`, else the time of the write of
     `change`.
     """
     if recorded is None or recorded > change.at or (before is not None and recorded < before.at):

@@ -88,7 +88,7 @@ def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[Schedul
 def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
     """Return `row` due at `now`.
 
-    If the time of its occurrence has come, that occurrence runs. Otherwise this is an extra run, whose time is now. Two
+    If the time of its occurrence has come, that occurrence runs. Otherwise an extra run is due, whose time is now. Two
     extra runs never have the same time: the second gets a time one second later, and is due then. After an extra run
     comes the regular occurrence. Raises ScheduleError while a run is in progress.
     """

@@ -63,7 +63,7 @@ class Slot:
     process_table: ProcessTable
     lease_recovery: LeaseRecovery
     is_fatal: Callable[[str], bool]
-    """Called with the reason for which a child cannot start. Returns whether the master ends."""
+    """Called with the reason why a child cannot start. Returns whether the master ends."""
     counters: MasterCounter | None = None
     was_ready: bool = False
     _has_applied: bool = False

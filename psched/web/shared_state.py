@@ -133,10 +133,10 @@ class SharedState:
     ) -> T | None:
         """Return the kept result of a query. If it is older than `seconds`, call `ask` again in a thread.
 
-        A result older than twice `seconds` is not returned. Then this waits up to `patience` seconds for the new
-        result, and returns None if there is none. The browser then fetches the page again, and gets the result or the
-        error. `ask` must not depend on the request, but the result may contain times in the shown zone, because all
-        requests have the same zone.
+        A result older than twice `seconds` is not returned. Instead, the call waits up to `patience` seconds for the
+        new result, and returns None if it has not come. After None, the browser fetches the page again, and gets the
+        result or the error. `ask` must not depend on the request, except for the shown time zone, which is the same for
+        all requests.
         """
         with self._lock:
             self._forget_old_failures()

@@ -39,8 +39,8 @@ as the whole acquire wants.
 class WantedTypes:
     """The types of the rows to acquire, without duplicates; None for all types.
 
-    `apart`: whether each type is read separately, by its own range of the index. This is better if many rows of other
-    types are due.
+    `apart`: whether each type is read separately, by its own range of the index. Separate reads are better if many rows
+    of other types are due.
     """
 
     types: tuple[str, ...] | None = None

@@ -7,10 +7,10 @@ The list of bands is read again in three cases:
 
 - The list is more than a second old.
 - An acquire finds no rows in the known bands.
-- An acquire finds too few rows, more than 50 ms after an earlier acquire found too few rows.
+- An acquire finds too few rows, more than 50 ms after the first such acquire since the last reading.
 
-A queue without users and priorities has one band, and is acquired like schedules. Its list of bands does not become too
-old, because the acquiring statement takes nothing if a higher band has rows.
+A queue without users and priorities has one band, and is acquired like schedules. Its list of bands may be older than a
+second, because the acquiring statement takes nothing if a higher band has rows.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class FairAcquire:
         """The bands that the last successful reading found. At first this is the band without users and priority."""
         self._bands_read_at = -math.inf
         self._too_few_since = math.inf
-        """When an acquire first found too few rows after the last reading of the bands, else infinity."""
+        """When, since the last reading of the bands, an acquire first found too few rows; infinity if none did."""
         self._last_type = ""
 
     def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
@@ -220,8 +220,8 @@ class _AcquireInTurn:
         """Lease a row for each turn in `order`. Return the number of rows by user.
 
         Also returns two groups of users: those that were left out because another worker is acquiring their rows, and
-        those whose next row is larger than the remaining :budget. `patient`: whether to wait for the other worker. It
-        is possible only for a single user, because otherwise two workers could wait for each other.
+        those whose next row is larger than the remaining :budget. `patient`: whether to wait for the other worker.
+        Waiting is possible only for a single user, because otherwise two workers could wait for each other.
         """
         users = [user for user in shares if user != NO_USER]
         statements = self.strategy.statements

@@ -169,7 +169,7 @@ class LeaseStatements:
         """Return a SELECT of the keys and due times of up to :limit due rows, earliest first.
 
         `types`: only rows of the types :type_0, :type_1, and so on. With `types.apart` each type is read by its own
-        index range. Otherwise rows of other types are read and skipped. This is cheap while few of them are due.
+        index range. Otherwise rows of other types are read and skipped, which is cheap while few of them are due.
         `locked`: lock the rows, and skip rows that others have locked. `sized`: also select the size of the data.
         """
         c = self._table.c

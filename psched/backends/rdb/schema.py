@@ -54,9 +54,9 @@ def is_no_backfill(schedules: sa.Table) -> sa.ColumnElement[bool]:
 def has_user_and_type(queue: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a row is in the index of users by type.
 
-    The condition means the same as that of `has_user`, but has another text. So a query by type does not use the index
-    of users. Such a query must get the user's name from a subquery. With a parameter, PostgreSQL knows that the name is
-    not empty, and may use the index of users.
+    The condition selects the same rows as `has_user`, but its SQL text differs from the condition of the index of
+    users, so that a query by type does not use that index. Such a query must get the user's name from a subquery. With
+    a parameter, PostgreSQL would know that the name is not empty, and might use the index of users.
     """
     return queue.c.user_name != sa.literal_column("''")
 

@@ -93,8 +93,8 @@ class RedisLeaseStore(LeaseStore):
     def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
         """Lease up to `limit` due rows. Each attempt writes its own number into these rows.
 
-        An attempt whose answer was lost may have leased rows, or may still be executed. So each later attempt first
-        releases the rows with the number of the lost attempt, until their leases would have ended.
+        An attempt whose answer was lost may have leased rows, or the server may still execute it. So, until such leases
+        would have ended, each later attempt first releases the rows with the number of the lost attempt.
         """
         kinds = _kinds(options.types)
         if kinds == []:

@@ -154,8 +154,8 @@ class WakeList:
         """Return whether the popped element wakes this worker.
 
         The elements of the list of new types are numbers; each new type has a higher number. A number wakes this worker
-        if it is higher than the last number that woke this worker. It is then pushed back for other workers. Any other
-        number is dropped.
+        if it is higher than the last number that woke this worker. Such a number is pushed back for other workers. Any
+        other number is dropped.
         """
         name, number = self._popped
         if name != self._new or not number.isdigit():

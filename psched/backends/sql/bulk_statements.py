@@ -35,10 +35,12 @@ class BulkUpdate:
     """An UPDATE or INSERT for many rows, with the values of each row.
 
     A column is shared if all rows have the same value in it. This value is sent once, as a parameter. The values of the
-    other columns are sent as JSON. A statement is built for each set of shared columns. This takes as long as settling
-    a hundred rows. So rows with a rare set use the statement without shared columns, if `prepare` has compiled it. A
-    single row has its own statement without JSON. It saves 13 % of the processor time on SQLite and PostgreSQL, and 40
-    % on MariaDB (2026-11-22).
+    other columns are sent as JSON. Each set of shared columns needs its own statement, and building a statement takes
+    as long as settling a hundred rows. So a rare set gets no statement if `prepare` has compiled the statement without
+    shared columns: its rows use that statement.
+
+    A single row has its own statement without JSON, which saves 13 % of the processor time on SQLite and PostgreSQL,
+    and 40 % on MariaDB (2026-11-22).
     """
 
     def __init__(
@@ -237,7 +239,7 @@ def _pages(rows: Sequence[GivenRow]) -> list[list[GivenRow]]:
 
 
 class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL function it stands for
-    """The rows in a parameter that `as_parameter` made. Each dialect compiles this construct in its own way.
+    """The rows in a parameter made by `as_parameter`. Each dialect compiles this construct in its own way.
 
     Each row is an array of values. `fields`: the names and types of the columns.
     """
@@ -251,7 +253,7 @@ class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL f
 
 
 def rows_in(parameter: str, columns: Sequence[sa.ColumnClause[Any]]) -> sa.FromClause:
-    """Return the rows in a parameter that `as_parameter` made, as a FROM clause with these columns."""
+    """Return a FROM clause with these columns. Its rows come from the named parameter, made by `as_parameter`."""
     return given_rows(sa.bindparam(parameter, type_=sa.String), columns).table_valued(*columns, name="given")
 
 

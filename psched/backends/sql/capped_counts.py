@@ -53,7 +53,7 @@ class CappedCounts:
     """
 
     def __init__(self, table: sa.Table, wanted: Mapping[str, Sequence[Indexed]]) -> None:
-        """`wanted`: for each kind, groups of rows whose numbers are added. No row may be in two groups."""
+        """`wanted`: for each kind, groups of rows whose numbers are added. The groups must not overlap."""
         self._names = tuple(wanted)
         self._wanted = {name: every for name, every in wanted.items() if every}
         columns = [_sum(table, every, place) for place, every in enumerate(self._wanted.values())]

@@ -96,7 +96,7 @@ class OrderedPages:
     ) -> Iterator[Sequence[sa.RowMapping]]:
         """Yield the rows of each page.
 
-        `read`: executes the SELECT of one page. `begin`: the values of the row before the first page.
+        `read`: executes the SELECT of one page. `begin`: the values of `order` in the row before the first page.
         """
         statement = self._next if begin else self._first
         after = {f"after_{name}": value for name, value in zip(self._order, begin, strict=False)}
@@ -147,15 +147,15 @@ def read_pages(
     few_conditions: Sequence[sa.ColumnElement[bool]] | None = None,
     is_filter_ordered: bool = False,
 ) -> Iterator[sa.RowMapping]:
-    """Yield the rows of the SELECT `rows` that meet `conditions`, ordered by due time and key, or by key alone.
+    """Yield the rows of the SELECT `rows` that meet `conditions`, ordered by due time and key; without `due`, by key.
 
-    One statement reads the keys of a page from an index, and others read the rows with these keys. MariaDB would sort
-    the whole table to read rows in this order.
+    For each page, one statement reads the keys from an index, and others read the rows with these keys. If one
+    statement read the rows in this order, MariaDB would sort the whole table.
 
-    `after`: the values of the row before the first row to yield. `page_size`: see `page` in `TaskFilter`.
-    `filter_order`: the columns of the index that finds the rows for `conditions`; without it PostgreSQL may read the
-    whole table. `few_conditions`: the conditions that this index can check by itself, without reading rows.
-    `is_filter_ordered`: whether this index already has the wanted order, so that it can be read page by page.
+    `after`: due time and key (without `due`, the key) of the row after which to begin. `page_size`: see `page` in
+    `TaskFilter`. `filter_order`: the columns of the index that finds the rows for `conditions`; without it PostgreSQL
+    may read the whole table. `few_conditions`: those of `conditions` that this index can check without reading rows;
+    None: all of them. `is_filter_ordered`: whether this index has the wanted order, and so can be read page by page.
     """
     order = {"key": key} if due is None else {"due": due, "key": key}
     keys = sa.select(*(column.label(name) for name, column in order.items())).where(*conditions)

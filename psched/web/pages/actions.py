@@ -72,8 +72,8 @@ def record(
 ) -> None:
     """Record an action of the visitor in the table of actions and in the log.
 
-    Call this before the action is performed. If it raises, the action must not be performed. `rdb_compat` has no table
-    of actions, so there this only writes to the log.
+    Call `record` before the action is performed. If `record` raises, do not perform the action. `rdb_compat` has no
+    table of actions; there `record` only writes to the log.
     """
     access: Access = request.state.access
     about = key if detail is None else detail

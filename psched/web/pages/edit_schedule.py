@@ -46,7 +46,7 @@ class _FormField:
     words: Sequence[str] = ()
 
     def value(self, text: str) -> Any:
-        """Return the value for which a text in this field stands. Raises InvalidValueError."""
+        """Convert the text of this field to its value. Raises InvalidValueError."""
         if not text:
             return self.none
         return parsed(text, self.read, f"{self.label}: expected {self.hint}")

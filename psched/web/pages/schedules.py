@@ -37,7 +37,7 @@ _AUDIT_KEPT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A schedule in the list. `late`: the longest delay, in seconds, with which one of its last runs started."""
+    """A schedule in the list. `late`: the maximum lateness of its last runs, in seconds."""
 
     row: ScheduleRow
     state: ScheduleState
@@ -154,7 +154,7 @@ def words_of(table: ScheduleInsight, rule: Rule) -> str:
 
 
 def latest(runs: Sequence[LedgerRow], rule: Rule) -> float | None:
-    """Return the longest delay, in seconds, with which one of these runs started; None if no run started."""
+    """Return the maximum lateness of these runs, in seconds; None if no run started."""
     late = [lateness for run in runs if (lateness := lateness_of(run, rule)) is not None]
     return max(late, default=None)
 
