@@ -548,8 +548,8 @@ class Task:
         """Raise NotSupportedError in a forked process: the connection, and perhaps the lock, belong to the parent."""
         if os.getpid() != self._pid:
             raise NotSupportedError(
-                f"{self.key!r}: only the process that acquired it, {self._pid}, may settle it; this is "
-                f"process {os.getpid()}"
+                f"{self.key!r}: only process {self._pid}, which acquired this run, may settle it; this is process "
+                f"{os.getpid()}"
             )
 
     def _refuse_if_settled(self, wanted: str) -> None:

@@ -123,7 +123,8 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--catch-up",
             type=click.Choice(CATCH_UP),
-            help="Of several missed occurrences run all, only the latest, or (`none`) the latest if it is not late.",
+            help="Which of several missed occurrences to run. `none`: only the latest, if at most --max-lateness "
+            "(default: a minute) late.",
         ),
         click.option(
             "-a", "--at", "next_run_time", type=UNIX_TIME, help="Time of the next run. The occurrence stays the same."

@@ -101,15 +101,16 @@ class _HandlerTime(click.ParamType):  # type: ignore[type-arg]  # as above
     type=_HandlerTime(),
     default=NO_BOUND,
     metavar="ledger|SEC",
-    help="Seconds that each run takes (default: `ledger`, the mean of the schedule's last runs, else of its type's).",
+    help="Seconds that each run takes; `ledger` (the default): the mean of the schedule's last runs, or else of the "
+    "runs of its type.",
 )
 @click.option(
     "--from",
     "since",
     type=_TimeOption(),
     metavar="WHEN",
-    help="Start of the range (default: now; with --outage, FROM if it is past, else an hour before FROM but not before "
-    "now).",
+    help="Start of the range. Default: now. With --outage: FROM if it is past, else now or an hour before "
+    "FROM, whichever is later.",
 )
 @click.option(
     "--to",

@@ -24,7 +24,7 @@ def attach_listeners(settings: Settings, in_worker: bool = False) -> None:
         module = listener_module(listener.name)
         known = _options(module)
         for name in listener.options.keys() - known:
-            expected = f"expected {' or '.join(sorted(known))}" if known else "it has none"
+            expected = f"expected {' or '.join(sorted(known))}" if known else "expected no options"
             fault = f"unknown option, {expected}{did_you_mean(name, known)}"
             raise ConfigError(f"config: telemetry.{listener.name}.{name}: {fault}")
         try:

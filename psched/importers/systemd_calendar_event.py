@@ -151,7 +151,7 @@ def _weekdays(text: str) -> frozenset[int]:
         first, last = (((number or 0) + 6) % 7 for number in (ends[0], ends[-1]))  # systemd's weeks begin on Monday
         if None in ends or len(ends) > 2 or first > last:
             raise NotACalendarEventError(
-                f"expected a weekday, or a range such as Mon..Fri in a week from Mon to Sun, got {term!r}"
+                f"expected a weekday, or a range that does not pass Sunday, such as Mon..Fri, got {term!r}"
             )
         found |= {(number + 1) % 7 for number in range(first, last + 1)}
     return frozenset(found)

@@ -32,7 +32,7 @@ def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
         raise ScheduleError(
             f"{row.key!r}: {len(earlier)} earlier pauses have occurrences that are not skipped yet; expected at most "
             f"{MOST_PAUSES}; start a worker, which skips them, or set a later next_time (modify --start); then pause "
-            "it again"
+            "the schedule again"
         )
     row = quick_replace(
         row,

@@ -59,7 +59,7 @@ def faults(
         or not all(isinstance(each, int) for each in numbers)
     ):
         raise ConfigError(
-            f"faults: seeds must be a number of seeds, 0 or more, or a list of seeds like [17], got {seeds!r}"
+            f"faults: seeds must be a whole number, 0 or more, or a list of seeds like [17], got {seeds!r}"
         )
     for name, function in (("state", state), ("reset", reset)):
         if not callable(function) and (name == "state" or function is not None):

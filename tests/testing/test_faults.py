@@ -416,9 +416,9 @@ def count(task: psched.Task) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"state": state, "seeds": -1}, "seeds must be a number of seeds, 0 or more, or a list of seeds"),
-        ({"state": state, "seeds": "12"}, "seeds must be a number"),
-        ({"state": state, "seeds": 1.5}, "seeds must be a number"),
+        ({"state": state, "seeds": -1}, "seeds must be a whole number, 0 or more, or a list of seeds"),
+        ({"state": state, "seeds": "12"}, "seeds must be a whole number"),
+        ({"state": state, "seeds": 1.5}, "seeds must be a whole number"),
         ({"state": None}, "state must be a function, got None"),
         ({"state": state, "reset": "table"}, "reset must be a function, got 'table'"),
         ({"state": workflow.function}, "state must be a plain function, not `async def`"),
