@@ -15,7 +15,7 @@ from psched.backends.rdb.lease_store import new_number
 from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.compiled_statements import Statement, cached_on_class, execute_text
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import now_ms
+from psched.backends.sql.dialect import Dialect, now_ms
 from psched.backends.sql.ledger_writer import LedgerWriter
 from psched.model import NO_OCCURRENCE, Rule, ScheduleRow
 from psched.payload import pack
@@ -55,7 +55,7 @@ class AtomicScheduleChanges:
         self._records = records
         self._holder = settings.holder
         self._max_data_size = settings.max_data_size
-        self._write_statements(table)
+        self._write_statements(type(database.dialect), table)
 
     def rows(self, keys: Sequence[str]) -> Iterator[sa.RowMapping]:
         for start in range(0, len(keys), BATCH):
@@ -157,7 +157,7 @@ class AtomicScheduleChanges:
         return {"key": wanted.key, "data": modification.text, "size": modification.size, **columns}
 
     @cached_on_class
-    def _write_statements(self, table: sa.Table) -> None:
+    def _write_statements(self, dialect: type[Dialect], table: sa.Table) -> None:
         c = table.c
         of_keys = c.key.in_(sa.bindparam("keys", expanding=True))
         self._whole = sa.select(*c).where(c.key.in_(sa.bindparam("of_keys", expanding=True)))
@@ -168,7 +168,8 @@ class AtomicScheduleChanges:
 
         def update(row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
             given = {name: row[name] for name in _COLUMNS}
-            return sa.update(table).where(c.key == row["key"]).values(**given, updated=now, version=c.version + 1)
+            is_row = dialect.by_index(c.key, row["key"])
+            return sa.update(table).where(is_row).values(**given, updated=now, version=c.version + 1)
 
         self._update = BulkUpdate({name: c[name].type for name in ("key", *_COLUMNS)}, update)
 

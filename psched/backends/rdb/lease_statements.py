@@ -148,7 +148,7 @@ class LeaseStatements:
         The lease must belong to :lease_holder.
         """
         c = self._table.c
-        lease = (c.key == row["key"], c.fence == row["fence"], c.claim == row["claim"])
+        lease = (self._dialect.by_index(c.key, row["key"]), c.fence == row["fence"], c.claim == row["claim"])
         return sa.update(self._table).where(*lease, self._is_holder, self._is_running).values(updated=now, **values)
 
     def settling(

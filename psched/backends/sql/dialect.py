@@ -249,6 +249,11 @@ class Dialect:
         return self.code(error.orig) in self.offline_codes
 
     @classmethod
+    def by_index(cls, column: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Return the condition that `column` equals `value`, for a join that must look `column` up in its index."""
+        return column == value
+
+    @classmethod
     def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
         """Return the condition that `column` is among `keys`. The database executes the SELECT `keys` only once."""
         return column.in_(keys)

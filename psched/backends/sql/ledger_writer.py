@@ -29,7 +29,7 @@ class LedgerWriter:
         self, dialect: type[Dialect], schedules: sa.Table, ledger: sa.Table, changes: sa.Table, reckoning: str
     ) -> None:
         """`reckoning`: the cron dialect and the tz database version with which this process computes times."""
-        self._nested = dialect.nested_writes
+        self._dialect = dialect
         self._schedules = schedules
         self._ledger = ledger
         self._changes = changes
@@ -47,7 +47,7 @@ class LedgerWriter:
         self._insert_change = self._change_of_row(schedules.c.version, self._this)
         new = rows_in("new_rows", [sa.column("new_key", schedules.c.key.type)])
         ours = (
-            schedules.c.key == new.c.new_key,
+            dialect.by_index(schedules.c.key, new.c.new_key),
             schedules.c.nonce == sa.bindparam("nonce", type_=schedules.c.nonce.type),
         )
         self._insert_added = self._change_of_row(schedules.c.version, *ours)
@@ -74,7 +74,7 @@ class LedgerWriter:
     def settle_and_insert(self, settle: BulkUpdate) -> Statement:
         """Return a statement that settles one row and inserts the row's ledger entry."""
         update = cast("sa.Update", settle.on_one_row())
-        if not self._nested:
+        if not self._dialect.nested_writes:
             return Statement(update, then=cast("sa.Insert", self.entries.on_one_row()))
         settled = update.returning(*(self._schedules.c[name] for name in _OF_SCHEDULE)).cte("settled")
         insert_entry = self._insert_entry(settled, self.entries.given(), now_ms())
@@ -147,7 +147,7 @@ class LedgerWriter:
 
     def _entry_of_row(self, row: GivenColumns, now: sa.ColumnElement[int], age: int = 0) -> sa.Insert:
         """Return the INSERT of entries. Their version is the version of the schedule's row minus `age`."""
-        return self._insert_entry(self._schedules, row, now, self._schedules.c.key == row["key"], age=age)
+        return self._insert_entry(self._schedules, row, now, self._is_of(row), age=age)
 
     def _insert_entry(
         self,
@@ -164,6 +164,10 @@ class LedgerWriter:
         chosen = sa.select(*names, version - age if age else version, *known, now).where(*conditions)
         return sa.insert(self._ledger).from_select([*_OF_SCHEDULE, *self._given, "ended"], chosen)
 
+    def _is_of(self, row: GivenColumns) -> sa.ColumnElement[bool]:
+        """Return the condition that a schedule has the key `row["key"]`."""
+        return self._dialect.by_index(self._schedules.c.key, row["key"])
+
     def _change_of_given(
         self, version: sa.ColumnElement[int], row: GivenColumns, now: sa.ColumnElement[int]
     ) -> sa.Insert:
@@ -171,7 +175,7 @@ class LedgerWriter:
 
         The pending occurrence is `row["pending"]`.
         """
-        return self._change_of_row(version, self._schedules.c.key == row["key"], pending=row["pending"])
+        return self._change_of_row(version, self._is_of(row), pending=row["pending"])
 
     def _change_of_row(
         self,

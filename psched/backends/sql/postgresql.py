@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any, ClassVar
 
 from sqlalchemy import ARRAY, Connection, String, any_, func, text
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import array, insert
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
@@ -279,6 +279,13 @@ class PostgreSQLDialect(Dialect):
             return state[:2] == "28" or state == "42501"  # 42501: privilege missing
         text = str(error)
         return "FATAL:" in text and (any(words in text for words in _REFUSED) or bool(_REFUSED_ROLE.search(text)))
+
+    @classmethod
+    def by_index(cls, column: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnElement[bool]:
+        # Only a lookup in an index can do this. For a plain equality, a session that plans a statement while the table
+        # is small would read the whole table, and keep this plan until the next ANALYZE. In a table that had grown to
+        # 60,000 rows, settling 50 runs took 50 ms instead of 2 (2026-11-29).
+        return column == any_(array([value]))
 
     @classmethod
     def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:

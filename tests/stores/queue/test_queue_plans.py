@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from psched.model import NewTask, RunResult
+from psched.model import NewTask, Retry, RunResult
 from psched.store import TaskStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, keys_of, soon
 from tests.stores.databases import DATABASES, SharedDatabases
@@ -89,6 +89,23 @@ def test_statistics_of_an_idle_queue_do_not_slow_down_a_backlog(ours: QueueBench
             with watched(ours) as watch:
                 take()
             see_that_few_rows_were_read(watch, FEW)
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_settling_looks_up_each_task_even_in_a_small_table(ours: QueueBench) -> None:
+    """A session keeps the plan that it made while the table was small."""
+    store = ours.queue()
+    store.submit([NewTask(f"key{n:02}", "t") for n in range(60)])
+    for settle in (
+        lambda claims: store.retire_many(claims, "finished", 100, soon()),
+        lambda claims: store.release_many([claim.lease for claim in claims], soon()),
+        lambda claims: store.retry_many([Retry(claim.lease, 5, "error") for claim in claims], soon()),
+    ):
+        claims = store.acquire(4, 100)
+        with watched(ours) as watch:
+            assert settle(claims) == [None] * 4
+        assert sum(watch.reads) <= 30, "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
