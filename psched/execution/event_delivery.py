@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 
 from psched.clock import Clock, monotonic
 from psched.config.events import EVENT_KINDS, EventKind
@@ -111,8 +110,10 @@ class EventThread(threading.Thread):
                 pause = min(2 * max(pause, _INTERVAL), _LONGEST_PAUSE)
                 is_failing = not self._closing.is_set()
         if self._claimed is not None and not is_failing:
-            with suppress(Exception):  # the claim ends by itself
+            try:
                 self._marks.claim(self._claimed, self._claimer, 0.0)
+            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the claim ends by itself
+                log.info("the claim of the events for %s was not ended: %s", self._sender.name, one_line(error))
 
     def close(self) -> None:
         """End the thread soon: after the receiver has answered the current event."""
