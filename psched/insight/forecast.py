@@ -16,10 +16,12 @@ from psched.store.counts import RuleUse
 
 HOUR = 3600
 _EXAMPLES = 3
-"""How many schedules of each type, with different rules, stand for all: their last runs are averaged."""
+"""At least so many schedules of each type, with different rules, stand for all: their last runs are averaged."""
+_MOST_EXAMPLES = 300
+"""The maximum number of schedules whose last runs are read. If there are few types, more schedules of each are read."""
 _MOST_LISTED = 60
 """Up to this number of occurrences per hour, listing them is cheaper than counting them by arithmetic."""
-_MEASURED = 100
+_MEASURED = _MOST_EXAMPLES // _EXAMPLES
 """The maximum number of types whose runs' durations are looked up. The types with most starts are chosen."""
 
 
@@ -102,7 +104,7 @@ def forecast(
         may_skip += use.count if use.overlap == "skip" else 0
         examples = types[use.type].examples
         counts = used[use.rule, use.rule.delay_of(use.key)]
-        if use.type not in counts and len(examples) < _EXAMPLES:
+        if use.type not in counts and len(examples) < _MOST_EXAMPLES:
             examples.append(use.key)
         counts[use.type] += use.count
     schedules = unusable = uncounted = 0
@@ -165,7 +167,8 @@ def _summed(
     unmeasured: list[str] = []
     is_measured = False
     ordered = sorted(types.items(), key=lambda each: -sum(each[1].starts))
-    examples = [key for _, found in ordered[:_MEASURED] for key in found.examples]
+    share = max(_EXAMPLES, _MOST_EXAMPLES // max(1, len(ordered)))
+    examples = [key for _, found in ordered[:_MEASURED] for key in found.examples[:share]]
     measured = durations(examples) if examples else {}
     for type_, found in ordered:
         starts = [one + other for one, other in zip(starts, found.starts, strict=True)]

@@ -89,6 +89,29 @@ def test_busy_workers_are_starts_times_the_mean_of_the_last_runs() -> None:
     assert asked == [["short", "long", "never ran"]]
 
 
+def test_a_type_is_measured_although_most_of_its_schedules_never_ran() -> None:
+    def durations(keys: Collection[str]) -> Mapping[str, Sequence[float]]:
+        return {key: [1800.0] for key in keys if key == "feed 9"}
+
+    uses = [RuleUse(Rule(f"{number} 10 * * *", "UTC"), "feed", 1, f"feed {number}") for number in range(10)]
+    found = forecast(uses, BEGIN, 4, "vixie", durations)
+    assert not found.unmeasured
+    assert [hour.busy for hour in found.hours] == [0, 5, 0, 0]
+
+
+def test_few_schedules_of_each_of_many_types_are_measured() -> None:
+    asked: list[Collection[str]] = []
+
+    def durations(keys: Collection[str]) -> Mapping[str, Sequence[float]]:
+        asked.append(keys)
+        return {}
+
+    rules = [Rule(f"{minute} 10 * * *", "UTC") for minute in range(5)]
+    uses = [RuleUse(rule, f"type {n}", 1, f"{n} at {rule.cron}") for n in range(200) for rule in rules]
+    forecast(uses, BEGIN, 4, "vixie", durations)
+    assert [len(keys) for keys in asked] == [300]
+
+
 def test_a_broken_rule_is_counted_and_left_out() -> None:
     uses = [
         RuleUse(Rule("61 * * * *", "UTC"), "a", 3, "broken"),
