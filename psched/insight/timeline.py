@@ -5,9 +5,11 @@ Past runs are from the ledger.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 
 from psched.insight.nodes import NodeState
 from psched.insight.troubled_runs import BATCH, due_time
@@ -165,15 +167,18 @@ def _with_overlaps(runs: Iterable[TimelineRun], now: float) -> list[TimelineRun]
 def _outages(runs: Sequence[TimelineRun], since: float, until: float) -> Iterator[Outage]:
     """Yield the times in which no run was in progress although an occurrence was due.
 
-    A run with several attempts is ignored, because the times of its earlier attempts are not recorded.
+    A run with several attempts is ignored, because the times of its earlier attempts are not recorded. An occurrence
+    that a later one overtakes is ignored from then on: workers run, so it waits for something else, such as a handler.
     """
+    overtaken = _overtaken(runs)
     events: list[tuple[float, int, int]] = []  # time, change in running, change in waiting
     for run in runs:
         end = until if run.ended is None else run.ended
         if run.began is not None:
             events += [(run.began, 1, 0), (end, -1, 0)]
         if run.attempts <= 1 and not run.is_paused:
-            events += [(run.due, 0, 1), (end if run.began is None else run.began, 0, -1)]
+            waited_until = min(overtaken[run.due], end if run.began is None else run.began)
+            events += [(run.due, 0, 1), (waited_until, 0, -1)]
     running = waiting = most = 0
     begin: float | None = None
     for time, runs_more, waits_more in [*sorted(events), (until, 1, 0)]:
@@ -185,3 +190,13 @@ def _outages(runs: Sequence[TimelineRun], since: float, until: float) -> Iterato
             begin = None
         if not running and waiting:
             begin, most = (time, waiting) if begin is None else (begin, max(most, waiting))
+
+
+def _overtaken(runs: Sequence[TimelineRun]) -> Mapping[float, float]:
+    """Return, for each due time, when the first run that was due later began; infinity without such a run."""
+    found: dict[float, float] = {}
+    earliest, due_of = math.inf, attrgetter("due")
+    for due, together in groupby(sorted(runs, key=due_of, reverse=True), due_of):
+        found[due] = earliest
+        earliest = min([earliest, *(run.began for run in together if run.began is not None)])
+    return found

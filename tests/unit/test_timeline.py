@@ -75,6 +75,17 @@ def test_an_outage_is_when_nothing_runs_though_something_is_due() -> None:
     assert of(retried).outages == [], "nothing tells when the earlier attempts ran"
 
 
+def test_an_occurrence_that_later_ones_overtake_makes_no_outage() -> None:
+    """While workers run what was due later, this occurrence does not wait for a worker, but perhaps for a handler."""
+    row = ScheduleRow("unrouted", "a", {}, "waiting", rule=RULE, next_time=int(NOW) - 3005, next_run_time=NOW - 3000)
+    rows = [entry(-60 * number - 5, -60 * number, -60 * number + 10) for number in (40, 30, 20, 10)]
+    assert of(*rows, waiting=[row]).outages == [Outage(NOW - 3000, NOW - 2400, 1)]
+    late = entry(-3005, -100, -90, key="late")
+    assert of(*rows, late).outages == [Outage(NOW - 3000, NOW - 2400, 1)]
+    stopped = [entry(-2405, -1500, -1400, key=key) for key in "ab"]
+    assert of(*stopped, waiting=[row]).outages == [Outage(NOW - 3000, NOW - 1500, 3)]
+
+
 def test_what_runs_and_waits_now_is_there() -> None:
     runs = (NodeRun("schedules", "k", "a", NOW - 100), NodeRun("queue", "task", "a", NOW - 100))
     node = NodeState("n", "host", 7, "", "", NOW, 0, 1, False, {}, (NodeProcess("child", 8, runs),))
