@@ -26,6 +26,7 @@ from psched.model import NewTask
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
 from psched.store.counts import Counted
+from psched.store.run_stats import MINUTE, RunKind, RunSums
 from psched.store.type_filter import TypeFilter
 from psched.web import ACTIONS, Access, app
 from psched.web.access import Gate
@@ -55,6 +56,21 @@ def test_every_answer_has_the_policy(visit: Visit) -> None:
     for answer in answers[: len(PAGES)]:
         assert answer.headers["cache-control"] == "no-store"
         assert not re.search(r"<script(?! src=\"/static/)|\son\w+=|\sstyle=|https?://", answer.text), "forbidden inline"
+
+
+def test_the_waits_of_the_last_hour_are_those_of_half_and_of_the_worst_minute(
+    visit: Visit, schedules: ScheduleCollection
+) -> None:
+    stats = schedules.store.stats
+    assert stats is not None
+    minute = int(schedules.store.now()) // MINUTE * MINUTE
+    for minutes, lateness in enumerate((0.25, 0.25, 199.0), 2):
+        sums = RunSums()
+        sums.add_run(1.0, lateness)
+        stats.add("host", [(RunKind(minute - minutes * MINUTE, "a", "finished"), sums)], 86400)
+    half, worst = r"<b>\d+ ms</b>", r"<b>\d min( \d+ s)?</b>"
+    expected = f"Lateness: half of the runs at most {half}; in the worst minute, 99 % at most {worst}</figcaption>"
+    assert re.search(expected, visit().get("/").text)
 
 
 def test_pages_without_rows_say_how_to_begin(visit: Visit) -> None:

@@ -26,7 +26,10 @@ _NONE = Counted(0)
 
 @dataclass(frozen=True, slots=True)
 class LastHour:
-    """The runs of one section in the last hour."""
+    """The runs of one section in the last hour.
+
+    `wait`: what a wait is called. `p50`: the median of the minutes' medians. `p99`: the highest of the minutes.
+    """
 
     title: str
     wait: str
@@ -45,8 +48,8 @@ def now(request: Request, shared: SharedState) -> Response:
     schedules, tasks = shared.insight.schedules, shared.insight.tasks
     running = [(node, process, run) for node in snapshot.nodes for process in node.processes for run in process.runs]
     hours = [
-        *([] if schedules is None else [_last_hour(shared, "Schedules", "late", schedules)]),
-        *([] if tasks is None else [_last_hour(shared, "Queue", "waited", tasks)]),
+        *([] if schedules is None else [_last_hour(shared, "Schedules", "Lateness", schedules)]),
+        *([] if tasks is None else [_last_hour(shared, "Queue", "Wait", tasks)]),
     ]
     return page(
         request,
