@@ -69,7 +69,7 @@ def test_the_waits_of_the_last_hour_are_those_of_half_and_of_the_worst_minute(
         sums.add_run(1.0, lateness)
         stats.add("host", [(RunKind(minute - minutes * MINUTE, "a", "finished"), sums)], 86400)
     half, worst = r"<b>\d+ ms</b>", r"<b>\d min( \d+ s)?</b>"
-    expected = f"Lateness: half of the runs at most {half}; in the worst minute, 99 % at most {worst}</figcaption>"
+    expected = f"Lateness: half at most {half}; in the worst minute, 99 % at most {worst}</figcaption>"
     assert re.search(expected, visit().get("/").text)
 
 
