@@ -20,6 +20,8 @@ from psched.backends.sql.compiled_statements import Statement, cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, now_ms
 
+_AT_ONCE = 128
+"""The maximum number of SELECTs in a UNION. SQLite allows 500."""
 _LAST_MS = LAST_SECOND * 1000
 
 
@@ -98,8 +100,11 @@ class DueTimes:
             parts = [sa.select(c.key).where(each).order_by(c.due, c.key).limit(most) for each in conditions]
             if not self._database.dialect.limits_in_unions:
                 parts = [sa.select(*part.subquery().c) for part in parts]
-            statement = parts[0] if len(parts) == 1 else sa.union_all(*parts)
-            return list(connection.execute(statement).scalars())[:most]
+            keys: list[str] = []
+            for start in range(0, len(parts), _AT_ONCE):
+                first, *others = parts[start : start + _AT_ONCE]
+                keys += connection.execute(first.union_all(*others) if others else first).scalars()
+            return keys[:most]
 
         return self._database.run(work)
 
@@ -107,18 +112,25 @@ class DueTimes:
         """Execute the statement of `_build`, and once more if it finds a new band. Return its rows."""
         while True:
             bands = self._bands
-            count = 1 << len(bands).bit_length()  # more than the number of bands, because ABOVE_ALL_BANDS is added
-            padded = (*bands, *[ABOVE_ALL_BANDS] * (count - len(bands)))
-            values: dict[str, Any] = {f"band_{place}": band for place, band in enumerate(padded)}
-            if types is not None:
-                values["types"] = column_as_parameter(types)
-                values["bands"] = column_as_parameter(bands)
-            rows = self._of_bands(count, types is not None).rows(connection, values)
+            known = (*bands, ABOVE_ALL_BANDS)
+            parts = [known[start : start + _AT_ONCE] for start in range(0, len(known), _AT_ONCE)]
+            rows = [row for part in parts for row in self._in_bands(connection, part, types)]
             found = {row[1] for row in rows} - {None}
             is_complete = found <= set(bands)
             self._bands = tuple(sorted(found if is_complete else found.union(bands), reverse=True))
             if is_complete:
                 return rows
+
+    def _in_bands(
+        self, connection: sa.Connection, bands: Sequence[int], types: Collection[str] | None
+    ) -> Sequence[Sequence[Any]]:
+        count = 1 << (len(bands) - 1).bit_length()
+        padded = (*bands, *[ABOVE_ALL_BANDS] * (count - len(bands)))
+        values: dict[str, Any] = {f"band_{place}": band for place, band in enumerate(padded)}
+        if types is not None:
+            known = [band for band in bands if band != ABOVE_ALL_BANDS]
+            values |= {"types": column_as_parameter(types), "bands": column_as_parameter(known)}
+        return self._of_bands(count, types is not None).rows(connection, values)
 
     def _build(self, count: int, of_types: bool) -> Statement:
         """Return a statement that returns one row for each of the bands :band_0, :band_1, and so on.

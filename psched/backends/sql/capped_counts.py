@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -76,16 +78,14 @@ class CappedCounts:
 def _sum(table: sa.Table, groups: Sequence[Indexed], place: int) -> sa.ColumnElement[int]:
     """Return the number of rows in `groups`. If one of them has `limit` rows, return at least `limit`.
 
-    For each group, the statement first looks for row number `limit`. If there is such a row, the statement reads no
-    further rows and groups. This test is faster than counting, because MariaDB copies the rows that it counts up to a
+    The statement first looks for row number `limit` of each group. If there is such a row, the statement counts
+    nothing. This test is faster than counting, because MariaDB copies the rows that it counts up to a
     limit.
     """
     limit = sa.bindparam(f"{_LIMIT}_{place}", type_=sa.Integer, required=True)
     skipped = sa.bindparam(f"{_SKIPPED}_{place}", type_=sa.Integer, required=True)
-    number: sa.ColumnElement[int] | None = None
-    for group in reversed(groups):
-        count: sa.ColumnElement[int] = capped(table, group, limit)
-        one_beyond = _rows(table, group).limit(1).offset(skipped).scalar_subquery()
-        number = sa.case((one_beyond.is_not(None), limit), else_=count if number is None else count + number)
-    assert number is not None
+    beyond = [_rows(table, group).limit(1).offset(skipped).scalar_subquery() for group in groups]
+    counts: list[sa.ColumnElement[int]] = [capped(table, group, limit) for group in groups]
+    # not one CASE in another: SQLite refuses deep nesting
+    number = sa.case(*((each.is_not(None), limit) for each in beyond), else_=reduce(operator.add, counts))
     return number.label(f"count_{place}")

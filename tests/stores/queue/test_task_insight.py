@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from psched.errors import NotFoundError, NotSupportedError
 from psched.insight import TaskInsight
 from psched.model import LeaseTimes, NewTask
-from psched.queue.queue import Queue
+from psched.queue.queue import PRIORITIES, Queue
 from psched.store import TaskStore
 from psched.store.counts import Counted
 from psched.store.type_filter import TypeFilter
@@ -77,6 +79,35 @@ def test_tasks_of_several_priorities_are_counted_up_to_one_bound(ours: QueueBenc
     for most in range(1, 8):
         expected = Counted(6) if ours.database == "redis" else Counted.up_to(most, 6)
         assert [insight.counts(most)[status] for status in ("due", "waiting")] == [expected] * 2
+
+
+def test_tasks_of_many_priorities_are_counted(ours: QueueBench) -> None:
+    """Each priority in use makes the statements longer. SQLite refuses a deeply nested statement."""
+    store, insight = ours.queue(), insight_of(ours)
+    submit_to_bands(store, range(15))
+    assert insight.counts(100)["waiting"] == Counted(30)
+    assert insight.types(most=1)[0].type == "t"
+    assert [user.due.count for user in insight.users().users] == [15, 15]
+    assert len(insight.late(60, limit=5)) == 5
+
+
+@pytest.mark.parametrize("ours", ["sqlite"], indirect=True)
+def test_tasks_of_all_priorities_are_found(ours: QueueBench) -> None:
+    """SQLite allows 500 SELECTs in a UNION."""
+    store = ours.queue()
+    submit_to_bands(store, PRIORITIES)
+    assert store.next_due() == store.next_due(["t", "other"]) == 0
+    [claim] = store.acquire(1, 100)
+    row = store.get(claim.row.key)
+    assert row is not None
+    assert row.priority == PRIORITIES[-1]
+    assert all(finding.ok for finding in store.diagnose(writing=False))
+
+
+def submit_to_bands(store: TaskStore, priorities: Iterable[int]) -> None:
+    """Submit two tasks of each priority, with user and without."""
+    both = [(priority, user) for priority in priorities for user in (None, "ann")]
+    store.submit([NewTask(f"{p}-{user}", "t", priority=p, user=user, run_at=LONG_AGO) for p, user in both])
 
 
 def test_waiting_tasks_are_not_confused_with_many_running_ones(ours: QueueBench) -> None:
