@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from psched.insight import ScheduleInsight, TaskInsight
-from psched.model import LeaseTimes, NewTask
+from psched.model import LeaseTimes, NewTask, TaskStatus
 from psched.queue.queue import Queue
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
@@ -107,6 +107,26 @@ def test_questions_about_tasks_read_few_rows(queue: QueueBench) -> None:
         with watched(queue) as watch:
             ask(insight)
         see_that_few_rows_were_read(queue, watch, name)
+
+
+@pytest.mark.parametrize("queue", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("status", ["waiting", "running", "finished"])
+def test_a_page_of_few_tasks_does_not_read_the_others(queue: QueueBench, status: TaskStatus) -> None:
+    """The statistics say that every task has this status. With such statistics SQLite read the whole table."""
+    values = {
+        "waiting": "status = 'waiting', due = updated, band = priority + 1000, holder = NULL, purge_at = NULL",
+        "running": "status = 'running', due = updated, band = priority + 1000, holder = 'dead', purge_at = NULL",
+        "finished": "status = 'finished', due = NULL, band = NULL, holder = NULL, purge_at = updated + 300000",
+    }
+    queue.execute("DELETE FROM {table} WHERE user_name = ''")
+    queue.execute(f"UPDATE {{table}} SET {values[status]}")
+    queue.execute(ANALYSE[queue.database])
+    others = "finished" if status == "waiting" else "waiting"
+    queue.execute(f"UPDATE {{table}} SET {values[others]} WHERE user_name <> 'user0007'")
+    insight = TaskInsight(Queue(queue.queue(read_only=True), TIMES))
+    with watched(queue) as watch:
+        assert len(insight.page(status=status, limit=5).rows) == 5
+    see_that_few_rows_were_read(queue, watch, status)
 
 
 def see_that_few_rows_were_read(bench: Bench, watch: Watch, name: str) -> None:

@@ -12,7 +12,7 @@ from psched.backends.common.ended_leases import MOST_CHARACTERS, RELEASED, RETRI
 from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
 from psched.backends.rdb.schema import of_type, wanted_types
 from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
-from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
+from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, met_by_few, now_ms
 from psched.payload import MAX_BATCH_SIZE
 
 _LONGEST_BACKOFF = 30
@@ -132,15 +132,17 @@ class LeaseStatements:
         self.extend = self._extending(held)
         self.extend_begun = self._extending(held, taken_ahead=0)
         undone = {**self._ended, "due": table.c.ready, "attempts": table.c.attempts - 1, "updated": now_ms()}
-        lost = table.c.holder == sa.bindparam("claimer"), table.c.claim.in_(sa.bindparam("claims", expanding=True))
+        is_claimer = met_by_few(table.c.holder == sa.bindparam("claimer"))
+        lost = is_claimer, table.c.claim.in_(sa.bindparam("claims", expanding=True))
         self.undo = sa.update(table).where(*lost, self._is_running).values(undone)
         """Undoes acquires of :claimer whose answers were lost. :claims are the numbers of these acquires."""
         dead = sa.bindparam("dead", type_=table.c.holder.type)
-        self.give_back = self._giving_back(table.c.holder == dead)
+        is_dead = met_by_few(table.c.holder == dead)
+        self.give_back = self._giving_back(is_dead)
         of_given = table.c.key.in_(sa.bindparam("given_back", expanding=True))
         is_claim = sa.tuple_(table.c.key, table.c.claim).in_(sa.bindparam("claims", expanding=True))
         self.give_back_claims = self._giving_back(of_given, is_claim, in_no_index == dead)
-        self.held_claims = sa.select(table.c.key, table.c.claim).where(table.c.holder == dead, self._is_running)
+        self.held_claims = sa.select(table.c.key, table.c.claim).where(is_dead, self._is_running)
 
     def writing(self, row: GivenColumns, now: sa.ColumnElement[int], **values: Any) -> sa.Update:
         """Return the UPDATE that writes `values` to each row whose lease is in `row`.

@@ -18,7 +18,7 @@ from psched.backends.common.rows import (
 )
 from psched.backends.common.table_name_check import checked_name
 from psched.backends.sql.bulk_statements import rows_in
-from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongText
+from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongText, met_by_all
 from psched.backends.sql.ledger import limit_columns, option_columns
 from psched.keys import BACKFILL_PREFIX
 
@@ -40,7 +40,7 @@ def has_user(queue: sa.Table) -> sa.ColumnElement[bool]:
 
     The empty name is part of the SQL text: with a parameter, no planner would use these indexes.
     """
-    return queue.c.user_name > sa.literal_column("''")
+    return met_by_all(queue.c.user_name > sa.literal_column("''"))
 
 
 def is_no_backfill(schedules: sa.Table) -> sa.ColumnElement[bool]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from sqlalchemy import (
     URL,
     BigInteger,
+    Boolean,
     Connection,
     ScalarSelect,
     String,
@@ -71,6 +72,39 @@ class larger_of(FunctionElement[int]):  # noqa: N801 – spelled like the SQL fu
 def _larger_of(element: larger_of, compiler: SQLCompiler, **options: Any) -> str:
     name = "max" if compiler.dialect.name == "sqlite" else "GREATEST"
     return f"{name}({compiler.process(element.clauses, **options)})"
+
+
+class _Presumed(FunctionElement[bool]):
+    """A condition, of which SQLite presumes how many rows meet it. Other databases see only the condition."""
+
+    type = Boolean()
+    inherit_cache = True
+
+    def self_group(self, against: Any = None) -> ColumnElement[Any]:
+        return self  # else SQLAlchemy would compare the condition with 1
+
+
+class met_by_few(_Presumed):  # noqa: N801 – spelled like a function of SQL
+    """A condition that an index shall serve.
+
+    SQLite presumes that few rows meet it, even if almost all rows met it when SQLite gathered statistics.
+    """
+
+    inherit_cache = True
+
+
+class met_by_all(_Presumed):  # noqa: N801 – spelled like a function of SQL
+    """A condition that only says which partial index can be used.
+
+    SQLite presumes that all rows meet it. Otherwise SQLite might search for it instead of for a more exact condition.
+    """
+
+    inherit_cache = True
+
+
+@compiles(_Presumed)
+def _presumed(element: _Presumed, compiler: SQLCompiler, **options: Any) -> str:
+    return compiler.process(element.clauses, **options)
 
 
 def verbatim(sql: str) -> TextClause:

@@ -9,11 +9,13 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import operators
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
 from psched.backends.common.rows import BATCH, UndecodableText
 from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import met_by_few
 from psched.payload import MAX_BATCH_SIZE, count_within
 
 _LONGEST_KEY = 255
@@ -165,7 +167,8 @@ def read_pages(
     size = BATCH if page_size is None else min(page_size, BATCH)
     found = None
     if conditions and not is_filter_ordered:
-        passing = keys if few_conditions is None else sa.select(*keys.selected_columns).where(*few_conditions)
+        by_index = map(_served_by_index, conditions if few_conditions is None else few_conditions)
+        passing = sa.select(*keys.selected_columns).where(*by_index)
         found = _few(database, passing.order_by(*filter_order), after, few)
     pages: Iterable[Sequence[Any]] = (
         OrderedPages(keys, order, size).pages(database.rows, after)
@@ -192,6 +195,15 @@ def _few(database: Database, keys: sa.Select[Any], after: Sequence[Any], few: in
         return None
     places.sort(key=itemgetter(0))
     return [row for place, row in places if place > tuple(after)]
+
+
+def _served_by_index(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Return the condition. If it excludes NULL, an index that leaves out NULL shall serve it.
+
+    SQLite would read the whole table instead if no row was NULL when SQLite gathered statistics.
+    """
+    excludes_null = isinstance(condition, sa.BinaryExpression) and condition.operator is operators.is_not
+    return met_by_few(condition) if excludes_null else condition
 
 
 def begins_with(key: sa.Column[Any], prefix: str) -> sa.ColumnElement[bool]:

@@ -25,7 +25,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from psched.backends.common.retries import RetryReason
 from psched.backends.common.rows import text_or_bytes
 from psched.backends.sql.bulk_statements import given_rows
-from psched.backends.sql.dialect import Dialect, now_ms
+from psched.backends.sql.dialect import Dialect, met_by_all, met_by_few, now_ms
 from psched.clock import monotonic
 from psched.descriptor_shortage import descriptor_shortage
 from psched.errors import ConfigError
@@ -64,6 +64,16 @@ def naming_shortage() -> Iterator[None]:
 def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
     # SQLite keeps whole milliseconds; rounding removes the error of the floating-point day.
     return "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
+
+
+@compiles(met_by_few, "sqlite")
+def _met_by_few(element: met_by_few, compiler: SQLCompiler, **options: Any) -> str:
+    return f"likelihood({compiler.process(element.clauses, **options)}, 0.0001)"
+
+
+@compiles(met_by_all, "sqlite")
+def _met_by_all(element: met_by_all, compiler: SQLCompiler, **options: Any) -> str:
+    return f"likelihood({compiler.process(element.clauses, **options)}, 1.0)"
 
 
 @compiles(given_rows, "sqlite")

@@ -108,6 +108,43 @@ def test_settling_looks_up_each_task_even_in_a_small_table(ours: QueueBench) -> 
         assert sum(watch.reads) <= 30, "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
 
 
+@pytest.mark.new_table
+@pytest.mark.parametrize("ours", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("earlier", ["waiting", "leased", "finished"])
+def test_statistics_without_users_do_not_slow_down_a_users_tasks(ours: QueueBench, earlier: str) -> None:
+    """With such statistics SQLite looked for all users, and sorted their tasks."""
+    store = ours.queue()
+    fill(ours, store, None, analysed=False)
+    if earlier == "leased":
+        ours.execute("UPDATE {table} SET status = 'running', holder = 'host/9/dead', due = updated + 300000")
+    elif earlier == "finished":
+        ours.execute("UPDATE {table} SET status = 'finished', due = NULL, band = NULL, purge_at = updated + 300000")
+    analyse(ours)
+    ours.execute("DELETE FROM {table}")
+    fill(ours, store, "many", analysed=False)
+    store.submit([NewTask("one", "backlog", user="one", run_at=LONG_AGO)])
+    for _ in range(2):
+        with watched(ours) as watch:
+            assert store.acquire(10, 100)
+        see_that_few_rows_were_read(watch, WINDOW)
+        assert any("user_name=? AND due<?" in plan for plan in watch.plans)
+        assert "USE TEMP B-TREE FOR ORDER BY" not in watch.plans
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_a_holder_without_leases_is_found_at_once(ours: QueueBench) -> None:
+    """The statistics say that every task has the same holder."""
+    store = ours.queue()
+    fill(ours, store, None, analysed=False)
+    ours.execute("UPDATE {table} SET status = 'running', holder = 'host/9/dead', due = updated + 300000")
+    analyse(ours)
+    for ask in (lambda: store.held_claims("host/9/none"), lambda: store.give_back("host/9/none", [], 10)):
+        with watched(ours) as watch:
+            assert not ask()
+        see_that_few_rows_were_read(watch, FEW)
+
+
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
 def test_taking_a_users_tasks_reads_no_backlog(crowd: QueueBench, store: TaskStore, analysed: bool) -> None:
     fill(crowd, store, "many", analysed)
