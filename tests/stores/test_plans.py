@@ -7,10 +7,11 @@ session.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
-from psched.model import Lease
+from psched.model import Lease, ScheduleFilter
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 from tests.stores.databases import on_sql
@@ -184,6 +185,25 @@ def test_listing_reads_a_page_at_a_time_by_the_index(bench: Bench, crowd: Schedu
     assert watch.statements
     assert not any("TEMP B-TREE" in plan or "filesort" in plan for plan in watch.plans), watch.plans
     assert sum(watch.reads) < (DUE + WAITING) / 2
+
+
+@pytest.mark.parametrize("of_type", [False, True], ids=["all types", "one type"])
+def test_a_page_is_found_among_many_schedules_due_at_once(bench: Bench, store: ScheduleStore, of_type: bool) -> None:
+    stop_analysing(bench)
+    bench.fill(store, [f"key{n:05}" for n in range(DUE)], lambda _: LONG_AGO)
+    seen = store.get("key01200")
+    assert seen is not None
+    type_ = seen.type if of_type and not bench.compat else None
+    for analysed in (False, True):
+        if analysed:
+            analyse(bench)
+        with watched(bench) as watch:
+            page = store.list(ScheduleFilter(type_, after=(LONG_AGO, seen.key), page=10))
+            assert [row.key for row in islice(page, 10)] == [f"key{n:05}" for n in range(1201, 1211)]
+        see_that_few_rows_were_read(watch)
+        if bench.database == "sqlite":
+            columns = "timeout=? AND id>?" if bench.compat else "due=? AND key>?"
+            assert any(columns in plan for plan in watch.plans), watch.plans
 
 
 def see_that_few_rows_were_read(watch: Watch) -> None:

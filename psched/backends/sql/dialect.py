@@ -138,6 +138,8 @@ class Dialect:
     """Whether an index can have a condition, and so leave out rows."""
     groups_by_index: ClassVar[bool] = False
     """Whether GROUP BY reads only the first row of each group in an index."""
+    finds_ranges_in_or: ClassVar[bool] = False
+    """Whether the planner sees that `a > 1 OR (a = 1 AND b > 2)` is one range of an index on a and b."""
     order_chooses_index: ClassVar[bool] = False
     """Whether the planner uses a certain index only if no other index has the order of the SELECT. Other databases have
     hints for this, or need none."""

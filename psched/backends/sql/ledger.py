@@ -322,7 +322,8 @@ class SqlLedger:
             yield from reversed(self._database.rows(newest, {}))
             return
         size = BATCH if wanted.page is None else min(wanted.page, BATCH)
-        pages = OrderedPages(rows, {column.name: column for column in order}, size)
+        in_parts = not self._database.dialect.finds_ranges_in_or
+        pages = OrderedPages(rows, {column.name: column for column in order}, size, in_parts)
         for page in pages.pages(self._database.rows):
             yield from page
 

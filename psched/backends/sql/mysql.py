@@ -102,6 +102,7 @@ class MySQLDialect(Dialect):
     returning: ClassVar[bool] = False
     partial_indexes: ClassVar[bool] = False
     groups_by_index: ClassVar[bool] = True
+    finds_ranges_in_or: ClassVar[bool] = True
     compound_statements: ClassVar[bool] = True
     waits_block_others: ClassVar[bool] = True
     counts_new_rows: ClassVar[bool] = False

@@ -84,12 +84,24 @@ def _read(database: Database, statement: ByKeys, keys: Sequence[Any]) -> Sequenc
 class OrderedPages:
     """A SELECT ordered by some columns and read page by page."""
 
-    def __init__(self, rows: sa.Select[Any], order: Mapping[str, sa.ColumnElement[Any]], page_size: int) -> None:
-        """`order`: the columns by their names in `rows`. Together their values must be unique."""
+    def __init__(
+        self,
+        rows: sa.Select[Any],
+        order: Mapping[str, sa.ColumnElement[Any]],
+        page_size: int,
+        in_parts: bool = False,
+    ) -> None:
+        """`order`: the columns by their names in `rows`. Together their values must be unique.
+
+        `in_parts`: whether two statements read a page after the first: one statement for the rows with the same first
+        value as the last row, and one for the rows after those. With one statement, PostgreSQL and SQLite read all rows
+        with this first value again for each page. Many schedules may be due at the same time.
+        """
         self._order = order
         self._page_size = page_size
         self._first = rows.order_by(*order.values()).limit(page_size)
-        self._next = self._first.where(_follows(order, {}))
+        parts = _parts_that_follow(order) if in_parts else [_follows(order, {})]
+        self._next = [self._first.where(part) for part in parts]
 
     def pages(
         self,
@@ -100,17 +112,32 @@ class OrderedPages:
 
         `read`: executes the SELECT of one page. `begin`: the values of `order` in the row before the first page.
         """
-        statement = self._next if begin else self._first
+        statements = self._next if begin else [self._first]
         after = {f"after_{name}": value for name, value in zip(self._order, begin, strict=False)}
-        while page := read(statement, after):
-            yield page
+        while True:
+            page: list[sa.RowMapping] = []
+            for statement in statements:
+                if len(page) < self._page_size:
+                    page += read(statement, after)
+            page = page[: self._page_size]
+            if page:
+                yield page
             if len(page) < self._page_size:
                 return
             last = {name: page[-1][name] for name in self._order}
             after = {f"after_{name}": value for name, value in last.items() if value is not None}
             # Only SQLite stores invalid UTF-8, and NULL in a column that forbids NULL.
             is_invalid = any(value is None or isinstance(value, UndecodableText) for value in last.values())
-            statement = self._first.where(_follows(self._order, last)) if is_invalid else self._next
+            statements = [self._first.where(_follows(self._order, last))] if is_invalid else self._next
+
+
+def _parts_that_follow(order: Mapping[str, sa.ColumnElement[Any]]) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield a condition for the rows with the same first value as the last row, and one for the rows after those."""
+    (name, column), *others = order.items()
+    after: sa.ColumnElement[Any] = sa.bindparam(f"after_{name}")
+    if others:
+        yield sa.and_(column == after, _follows(dict(others), {}))
+    yield column > after
 
 
 def _follows(order: Mapping[str, sa.ColumnElement[Any]], last: Mapping[str, Any]) -> sa.ColumnElement[bool]:
@@ -171,7 +198,7 @@ def read_pages(
         passing = sa.select(*keys.selected_columns).where(*by_index)
         found = _few(database, passing.order_by(*filter_order), after, few)
     pages: Iterable[Sequence[Any]] = (
-        OrderedPages(keys, order, size).pages(database.rows, after)
+        OrderedPages(keys, order, size, not database.dialect.finds_ranges_in_or).pages(database.rows, after)
         if found is None
         else [found[first : first + size] for first in range(0, len(found), size)]
     )
