@@ -187,6 +187,23 @@ def test_listing_reads_a_page_at_a_time_by_the_index(bench: Bench, crowd: Schedu
     assert sum(watch.reads) < (DUE + WAITING) / 2
 
 
+def test_late_and_failing_schedules_are_found_by_their_indexes(bench: Bench, store: ScheduleStore) -> None:
+    """When the database gathered statistics, no schedule was late."""
+    if bench.compat:
+        return  # it has no such indexes
+    stop_analysing(bench)
+    bench.fill(store, [f"key{n:05}" for n in range(DUE + WAITING)], lambda _: FAR_OFF)
+    analyse(bench)
+    late = f"due = {LONG_AGO * 1000}, next_time = {LONG_AGO * 1000}, attempts = 3, alert_at = {LONG_AGO * 1000}"
+    bench.execute(f"UPDATE {{table}} SET {late}")
+    alerts = store.alerts
+    assert alerts is not None
+    for ask in (lambda: alerts.overdue(100), lambda: store.long_due(0, 200), lambda: store.failing(0, 200)):
+        with watched(bench) as watch:
+            assert len(ask()) >= 100
+        see_that_few_rows_were_read(watch)
+
+
 @pytest.mark.parametrize("of_type", [False, True], ids=["all types", "one type"])
 def test_a_page_is_found_among_many_schedules_due_at_once(bench: Bench, store: ScheduleStore, of_type: bool) -> None:
     stop_analysing(bench)

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Table, bindparam, delete, func, insert, or_, select, update
 
 from psched.backends.common.rows import milliseconds, read_failure, read_overdue, storable
+from psched.backends.rdb.schema import by_index
 from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
@@ -32,7 +33,7 @@ class RdbOverdueAlerts:
         this = (c.key == bindparam("of_key"), occurrence == bindparam("of_time"))
         columns = (c.key, c.type, occurrence.label("next_time"), c.delay_ms, c.status, c.attempts, c.node, c.last_error)
         late = select(*columns, now_ms().label("now")).where(is_late).order_by(c.alert_at, c.key)
-        self._overdue = late.limit(bindparam("limit"))
+        self._overdue = by_index(late.limit(bindparam("limit")), table, "alert")
         self._unreported = self._overdue.where(is_unreported, is_free)
         until = now_ms() + bindparam("span", type_=BigInteger)
         self._claim = update(table).where(*this, is_late, is_unreported, is_free).values(alert_claimed_until=until)

@@ -33,7 +33,7 @@ from psched.backends.rdb.counts import RdbScheduleCounts
 from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
-from psched.backends.rdb.schema import calendars_table, is_no_backfill, schedules_table
+from psched.backends.rdb.schema import by_index, calendars_table, is_no_backfill, schedules_table
 from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.compiled_statements import cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
@@ -262,11 +262,10 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         most: sa.BindParameter[int] = sa.bindparam("limit")
         without_data = [column for column in c if column is not c.data]
         no_backfill = is_no_backfill(table)
-        self._long_due = sa.select(*without_data).where(c.due <= ago, no_backfill).order_by(c.due, c.key).limit(most)
+        rows = sa.select(*without_data).where(no_backfill).limit(most)
+        self._long_due = by_index(rows.where(c.due <= ago).order_by(c.due, c.key), table, "due")
         runs = c.paused_from.is_(None) | c.paused_until.is_not(None)
-        self._failing = (
-            sa.select(*without_data).where(c.failing <= ago, runs, no_backfill).order_by(c.failing, c.key).limit(most)
-        )
+        self._failing = by_index(rows.where(c.failing <= ago, runs).order_by(c.failing, c.key), table, "failing")
         self._delete = sa.delete(table).where(c.key == sa.bindparam("lease_key"))
         is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
 

@@ -80,7 +80,7 @@ class _Presumed(FunctionElement[bool]):
     type = Boolean()
     inherit_cache = True
 
-    def self_group(self, against: Any = None) -> ColumnElement[Any]:
+    def self_group(self, against: Any = None) -> _Presumed:
         return self  # else SQLAlchemy would compare the condition with 1
 
 
