@@ -7,10 +7,9 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Table, bindparam, delete, func, insert, or_, select, update
 
 from psched.backends.common.rows import milliseconds, read_failure, read_overdue, storable
-from psched.backends.rdb.schema import by_index
 from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import now_ms
+from psched.backends.sql.dialect import by_index, now_ms
 from psched.model import Claim
 from psched.store.alert_store import Overdue, UnreportedFailure
 from psched.store.ledger import OnCommit
@@ -74,7 +73,8 @@ class RdbFailures:
         self._insert = insert(table).values(failed=now_ms())
         this = c.key == bindparam("of_key"), c.scheduled_time == bindparam("of_time"), c.fence == bindparam("of_fence")
         free = c.claimed_until <= now_ms()
-        self._free = select(*c).where(free).order_by(c.claimed_until, c.key).limit(_FREE)
+        first = select(*c).where(free).order_by(c.claimed_until, c.key).limit(_FREE)
+        self._free = by_index(first, table, "claimed")
         until = now_ms() + bindparam("span", type_=BigInteger)
         self._claim = update(table).where(*this, free).values(claimed_until=until)
         self._delete = delete(table).where(*this)

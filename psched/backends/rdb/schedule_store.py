@@ -33,11 +33,11 @@ from psched.backends.rdb.counts import RdbScheduleCounts
 from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
-from psched.backends.rdb.schema import by_index, calendars_table, is_no_backfill, schedules_table
+from psched.backends.rdb.schema import calendars_table, is_no_backfill, schedules_table
 from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.compiled_statements import cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import now_ms
+from psched.backends.sql.dialect import by_index, now_ms
 from psched.backends.sql.ledger import LEDGER_TABLES, SqlLedger
 from psched.backends.sql.ledger_writer import LedgerWriter
 from psched.backends.sql.paging import begins_with, read_pages

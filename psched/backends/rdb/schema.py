@@ -86,16 +86,6 @@ def of_type(
     return rows.with_hint(table, hint, "mysql").with_hint(table, hint, "mariadb")
 
 
-def by_index(rows: sa.Select[Any], table: sa.Table, suffix: str) -> sa.Select[Any]:
-    """Return `rows` with a hint for MariaDB and MySQL: the index that serves the condition and the order.
-
-    Without the hint they read and sort all rows if the statistics say that most rows meet the condition, or that few
-    rows do.
-    """
-    hint = f"FORCE INDEX ({table.name}_{suffix})"
-    return rows.with_hint(table, hint, "mysql").with_hint(table, hint, "mariadb")
-
-
 def wanted_types(table: sa.Table) -> sa.FromClause:
     """Return a table of the types in :types, with the column `wanted_type`.
 

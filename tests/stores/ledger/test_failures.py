@@ -122,16 +122,28 @@ def test_what_is_not_settled_is_no_failure(bench: Bench, store: ScheduleStore, k
     assert ours.failures.claim(60) is None
 
 
-def keep_as_told(bench: Bench, keys: list[str]) -> None:
-    """Store failures that other nodes are reporting at this moment."""
+def keep_as_told(bench: Bench, keys: list[str], until: int = FAR_OFF) -> None:
+    """Store failures that other nodes are reporting at this moment, or reported in vain until `until`."""
     if isinstance(bench.rows, RedisRows):
-        bench.rows.client.zadd(f"{bench.rows.prefix}unreported", dict.fromkeys(keys, FAR_OFF * 1000))
+        bench.rows.client.zadd(f"{bench.rows.prefix}unreported", dict.fromkeys(keys, until * 1000))
         return
     with bench.connect() as connection:
         table = sa.Table(f"{bench.table}_failures", sa.MetaData(), autoload_with=connection)
         [row] = connection.execute(sa.select(table)).mappings()
-        told = [{**row, "key": key, "claimed_until": FAR_OFF * 1000} for key in keys]
+        told = [{**row, "key": key, "claimed_until": until * 1000} for key in keys]
         connection.execute(table.insert(), told)
+
+
+@pytest.mark.new_table
+def test_a_claim_reads_few_of_many_failures(bench: Bench, keep: Keep) -> None:
+    stop_analysing(bench)
+    ours = keep("schedules")
+    assert ours.failures is not None
+    fail(ours, "key")
+    keep_as_told(bench, [f"key{n:04}" for n in range(3000)], until=0)
+    with watched(bench) as watch:
+        assert ours.failures.claim(60) is not None
+    see_that_few_rows_were_read(watch)
 
 
 @pytest.mark.new_table
