@@ -194,7 +194,7 @@ def describe_error(error: BaseException) -> str:
     The text of an ArgumentsError has no traceback, because psched's own check of the data raises it.
     """
     if isinstance(error, ArgumentsError):
-        return repr(error)
+        return f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(error))
     return f"{error!r}\n{trace[-_LONGEST_TRACE:]}"
 

@@ -391,7 +391,7 @@ def test_a_task_of_another_signature_fails_with_the_difference_named(
     message = rf"does not fit report\(region, \*, day=None\): {difference}; was it submitted by another version"
     with pytest.raises(ArgumentsError, match=message):
         Parameters(report).restored(data)
-    assert error.startswith("ArgumentsError(")
+    assert error.startswith("ArgumentsError: ")
     assert "\n" not in describe_error(ArgumentsError("x"))  # a traceback of psched's own code would say nothing
 
 
