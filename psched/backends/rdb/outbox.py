@@ -13,7 +13,7 @@ from psched.backends.common.rows import milliseconds, read_event_facts
 from psched.backends.common.table_name_check import checked_name
 from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import MYSQL_OPTIONS, LongText, now_ms
+from psched.backends.sql.dialect import MYSQL_OPTIONS, LongText, met_by_few, now_ms
 from psched.store.outbox import PendingEvent
 
 
@@ -41,7 +41,9 @@ class RdbOutbox:
         self._page = select(*c).order_by(c.at, c.number).limit(bindparam("limit"))
         since, until = bindparam("since", type_=BigInteger), bindparam("until", type_=BigInteger)
         numbers: BindParameter[int] = bindparam("numbers", expanding=True)
-        self._remove = delete(table).where(c.at.between(since, until), c.number.in_(numbers))
+        # otherwise SQLite might search for the numbers at every time in the table
+        within = met_by_few(c.at >= since), met_by_few(c.at <= until)
+        self._remove = delete(table).where(*within, c.number.in_(numbers))
         old = c.at < now_ms() - bindparam("age", type_=BigInteger)
         self._old = select(*c).where(old).order_by(c.at, c.number).limit(bindparam("limit"))
 

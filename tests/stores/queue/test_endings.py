@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import sqlalchemy as sa
 
 from psched.store import TaskStore
 from psched.store.outbox import EventOutbox
 from tests.stores.bench import LONG_AGO, eventually, soon
+from tests.stores.databases import DATABASES
 from tests.stores.queue.bench import QueueBench
+from tests.stores.statements import watched
 
 ODD = "ÄÖ 😀 '; --"
 
@@ -95,3 +98,21 @@ def test_the_outbox_is_emptied_from_its_oldest_event_on(store: TaskStore, outbox
     assert eventually(lambda: outbox.trim(0.001, 2)) == 2
     assert eventually(lambda: outbox.trim(0.001, 2)) == 1
     assert outbox.page(10) == []
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_removing_some_of_many_events_reads_only_these(ours: QueueBench, outbox: EventOutbox) -> None:
+    """When the database gathered statistics, all events had been written at the same time."""
+    name = f"{ours.table}_outbox"
+    with ours.connect() as connection:
+        table = sa.Table(name, sa.MetaData(), autoload_with=connection)
+        connection.execute(table.insert(), [{"at": LONG_AGO, "number": n, "facts": "{}"} for n in range(2000)])
+    words = {"sqlite": "ANALYZE", "mysql": f"ANALYZE TABLE {name}", "postgresql": f"ANALYZE {name}"}
+    ours.execute(words[ours.database])
+    ours.execute(f"UPDATE {name} SET at = at + number")
+    with watched(ours, table=name) as watch:
+        outbox.remove(outbox.page(1))
+    assert sum(watch.reads) <= 20, watch.plans
+    assert not any("ANY(at)" in plan for plan in watch.plans), watch.plans
+    assert len(outbox.page(2000)) == 1999
