@@ -18,6 +18,7 @@ from psched.backends import open_stores
 from psched.backends.common.connection_options import Tls, encryption_finding
 from psched.backends.sql import open_database
 from psched.store import StoreSettings
+from tests.few_descriptors import few_descriptors
 from tests.stores.databases import KINDS
 
 pytestmark = pytest.mark.needs("openssl")
@@ -92,6 +93,22 @@ def test_doctor_asks_mysqlclient_as_well(certified: tuple[Server, Certificate]) 
     server, _ = certified
     url = server.url(server.create_database()).replace("mysql:", "mysql+mysqldb:")
     assert told(url, {"verify": "none"}).startswith("encrypted, but the server's certificate is not verified")
+
+
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_a_shortage_of_descriptors_is_an_outage_and_no_unreadable_certificate(
+    certified: tuple[Server, Certificate], free: int
+) -> None:
+    server, certificate = certified
+    name = "ssl_ca" if isinstance(server, MariaDB) else "sslrootcert"
+    url = f"{server.url(server.create_database()).replace(HOST, 'localhost')}?{name}={certificate.file}"
+    with contextlib.closing(open_database(url, {})) as database:
+        with few_descriptors(free):
+            try:
+                database.scalar(sa.text("SELECT 1"))
+            except Exception as error:  # noqa: BLE001 – not every driver needs three descriptors
+                assert database.retry_reason(error) is not None, repr(error)
+        assert database.scalar(sa.text("SELECT 1")) == 1
 
 
 REMEDY = "set `tls:` with `ca`, the file of the authority that signed the certificate"

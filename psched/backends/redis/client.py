@@ -5,7 +5,6 @@ No message shows a URL, because a URL may hold a password.
 
 from __future__ import annotations
 
-import errno
 import re
 import threading
 import time
@@ -39,6 +38,7 @@ from psched.backends.common.connection_options import Timeouts, Tls, encryption_
 from psched.backends.common.retries import LoginBackoff, Retries, RetryReason
 from psched.backends.redis.script_composer import Script
 from psched.clock import boottime
+from psched.descriptor_shortage import is_shortage
 from psched.errors import ConfigError
 from psched.store import Finding
 
@@ -63,7 +63,7 @@ def is_temporary(error: Exception) -> bool:
     Also true if this process has no free file descriptor, because redis-py reads a file before it connects.
     """
     if isinstance(error, OSError):
-        return error.errno in (errno.EMFILE, errno.ENFILE)
+        return is_shortage(error)
     if not isinstance(error, DriverError) or is_refused(error):
         return False
     if "Cluster mode is not enabled" in str(error):

@@ -27,6 +27,7 @@ from psched.backends.common.retries import RetryReason
 from psched.backends.sql.bulk_statements import given_rows
 from psched.backends.sql.dialect import INIT_PAUSE, Dialect, ExactText, LongText, now_ms
 from psched.backends.sql.host_wakeup import socket_name
+from psched.descriptor_shortage import is_shortage
 from psched.errors import ConfigError
 from psched.store import Finding
 
@@ -45,6 +46,8 @@ _LOST = {
     # errors of the client: not connected, broken handshake or TLS
     2002, 2003, 2006, 2012, 2013, 2014, 2026, 2055, 4031,
 }  # fmt: skip
+
+_CANNOT_CONNECT = 2003
 
 _REFUSED = {
     1044, 1045, 1698,  # no right to the database; wrong password; refused by the plugin
@@ -181,6 +184,8 @@ class MySQLDialect(Dialect):
             if any(name.startswith(("ssl", "read_default")) for name in options):
                 return pymysql.connect(*arguments, **options)
         except OSError as error:  # for network errors PyMySQL raises its own class
+            if is_shortage(error):
+                raise pymysql.OperationalError(_CANNOT_CONNECT, str(error)) from error
             raise ConfigError(f"url: the files of ssl_ca, ssl_cert and ssl_key cannot be used: {error}") from error
         # Encrypted if the server offers it, but not verified. PyMySQL itself would load the host's certificates for
         # each connection, which takes 30 ms of processor time (2026-11-22).

@@ -26,6 +26,7 @@ from psched.backends.common.connection_options import encryption_finding
 from psched.backends.common.retries import RetryReason
 from psched.backends.sql.bulk_statements import given_rows
 from psched.backends.sql.dialect import INIT_PAUSE, Dialect, ExactText, now_ms
+from psched.descriptor_shortage import is_shortage
 from psched.errors import ConfigError, PoolerError
 from psched.store import Finding
 
@@ -211,6 +212,10 @@ class PostgreSQLDialect(Dialect):
             is_known = error.sqlstate is not None or self.is_refused(error)
             if not is_known:
                 error.sqlstate = refusal(error, self.timeouts.connect)
+            raise
+        except OSError as error:  # psycopg also needs a descriptor to wait for the server
+            if is_shortage(error):
+                raise psycopg.OperationalError(str(error)) from error
             raise
 
     def prepare(self, connection: Any) -> None:
