@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from psycopg import sql
 
 from tests.stores.bench import Bench
 from tests.stores.rows import RedisRows
@@ -27,6 +29,7 @@ class Watch:
     reads: list[int] = field(default_factory=list)
     locked: set[str] = field(default_factory=set)
     locks: bool = False
+    generic: bool = False
     _before: int = 0
 
     def before(self, cursor: Any, statement: str, parameters: Any) -> None:
@@ -58,8 +61,12 @@ class Watch:
 
     def _before_postgresql(self, cursor: Any, statement: str, parameters: Any) -> None:
         with undone(cursor) as dry_run:
+            if self.generic:
+                statement, parameters = prepared(dry_run, statement, parameters), None
             dry_run.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
             answer = dry_run.fetchone()[0]
+            if self.generic:
+                dry_run.execute("DEALLOCATE probe")
             plan = answer if isinstance(answer, list) else json.loads(answer)
             nodes = list(walk(plan[0]["Plan"]))
             self.plans += [f"{node['Node Type']} {node.get('Index Name', '')}" for node in nodes]
@@ -77,13 +84,14 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watched(bench: Bench, locks: bool = False, table: str | None = None) -> Iterator[Watch]:
+def watched(bench: Bench, locks: bool = False, table: str | None = None, generic: bool = False) -> Iterator[Watch]:
     """Yield a `Watch` of all statements on the table that engines of this process execute in the block.
 
-    `table`: the name to look for in statements (default: the table of rows). On Redis `reads` has the number of
-    executed commands, including commands in scripts.
+    `table`: the name to look for in statements (default: the table of rows). `generic`: explain the plans that
+    PostgreSQL makes for any parameters, and may use once a session has executed a statement several times. On Redis
+    `reads` has the number of executed commands, including commands in scripts.
     """
-    watch = Watch(bench, locks=locks)
+    watch = Watch(bench, locks=locks, generic=generic)
     named = bench.table if table is None else table
     if isinstance(bench.rows, RedisRows):
         at_first = bench.rows.commands()
@@ -138,6 +146,16 @@ def undone(cursor: Any) -> Iterator[Any]:
     finally:
         dry_run.execute("ROLLBACK TO SAVEPOINT probe" if inside else "ROLLBACK")
         dry_run.close()
+
+
+def prepared(dry_run: Any, statement: str, parameters: Mapping[str, Any]) -> str:
+    """Prepare a statement of psycopg as `probe`, with a plan for any parameters. Return the EXECUTE for these ones."""
+    places = {name: place for place, name in enumerate(parameters, start=1)}
+    numbered = re.sub(r"%\((\w+)\)s", lambda found: f"${places[found[1]]}", statement).replace("%%", "%")
+    dry_run.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+    dry_run.execute(f"PREPARE probe AS {numbered}")
+    values = ", ".join(sql.Literal(value).as_string(dry_run) for value in parameters.values())
+    return f"EXECUTE probe ({values})"
 
 
 def in_transaction(connection: Any) -> bool:

@@ -34,7 +34,7 @@ from psched.backends.rdb.acquire import (
 )
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
-from psched.backends.rdb.schema import ABOVE_ALL_BANDS, has_users, highest_band
+from psched.backends.rdb.schema import ABOVE_ALL_BANDS, has_users, highest_band, listed_twice
 from psched.backends.rdb.waiting_users import (
     NO_USER,
     UserStatements,
@@ -278,10 +278,11 @@ class _AcquireInTurn:
         """
         if not users:
             return {}
-        rows = self.connection.execute(self.strategy.statements.leased, {"users": users}).all()
+        names = {"users": listed_twice(users)}
+        rows = self.connection.execute(self.strategy.statements.leased, names).all()
         if any(row.leased > row.live for row in rows):
-            self.connection.execute(self.strategy.statements.end_expired, {"users": users})
-            rows = self.connection.execute(self.strategy.statements.leased, {"users": users}).all()
+            self.connection.execute(self.strategy.statements.end_expired, names)
+            rows = self.connection.execute(self.strategy.statements.leased, names).all()
         return {row.user_name: (row.live, row.most) for row in rows}
 
     def _due(self, shares: Mapping[str, int]) -> dict[str, Iterator[RowMapping]]:

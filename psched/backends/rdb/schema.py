@@ -11,6 +11,7 @@ from psched.backends.common.ended_leases import MOST_CHARACTERS
 from psched.backends.common.rows import (
     CLAIMED_OF_SCHEDULE,
     CLAIMED_OF_TASK,
+    RUNNING,
     TASK_CANCELLED,
     TASK_FAILED,
     TASK_FINISHED,
@@ -79,11 +80,40 @@ def of_type(
     SELECT. In this order it ignores a column with a plain equality.
     """
     c, hint = table.c, f"FORCE INDEX ({table.name}_type_due)"
-    rows = rows.where(dialect.by_index(c.type, type_))
-    if dialect.order_chooses_index:
-        return rows.order_by(c.type, c.due, c.key)
-    rows = rows.order_by(c.due, c.key)
+    condition, same = has_type(dialect, table, type_)
+    rows = rows.where(condition).order_by(*same, c.due, c.key)
     return rows.with_hint(table, hint, "mysql").with_hint(table, hint, "mariadb")
+
+
+def has_type(
+    dialect: type[Dialect], table: sa.Table, type_: sa.ColumnElement[str]
+) -> tuple[sa.ColumnElement[bool], Sequence[sa.ColumnElement[Any]]]:
+    """Return the condition that a row has a type, and the columns that must precede the due time in an order.
+
+    See `of_type`.
+    """
+    same = (table.c.type,) if dialect.order_chooses_index else ()
+    return dialect.by_index(table.c.type, type_), same
+
+
+def leased_of_users(dialect: type[Dialect], queue: sa.Table, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Return a SELECT of the leased tasks of :users. Pass the names through `listed_twice`.
+
+    If no task was leased when PostgreSQL last analysed the table, the index by holder looks as good as that by user.
+    But that index also has the tasks of other users, and lacks the order of this SELECT.
+    """
+    c, holder = queue.c, user_column(queue, "holder")
+    of_users = (has_user(queue), c.user_name.in_(sa.bindparam("users", expanding=True)))
+    rows = sa.select(*columns).where(*of_users, holder > "", c.status == RUNNING)
+    return rows.order_by(c.user_name, holder) if dialect.order_chooses_index else rows
+
+
+def listed_twice(names: Sequence[str]) -> Sequence[str]:
+    """Return the names, of which the last occurs twice.
+
+    With a single name PostgreSQL would take IN for `=`, and would ignore the name in the order of the rows.
+    """
+    return [*names, *names[-1:]]
 
 
 def wanted_types(table: sa.Table) -> sa.FromClause:

@@ -29,7 +29,7 @@ from psched.backends.rdb.acquire_combiner import AcquireCombiner
 from psched.backends.rdb.counts import RdbTaskCounts
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
-from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, next_fence
+from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant, next_fence
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, new_number, refused
 from psched.backends.rdb.schema import (
     USER_BAND,
@@ -426,7 +426,9 @@ class QueueStatements:
         self.over = (
             sa.select(c.key, c.user_name).where(*kept_too_long).order_by(c.purge_at).limit(sa.bindparam("limit"))
         )
-        self.purge = sa.delete(table).where(of_keys, c.purge_at <= now_ms())
+        # The keys must find the rows. With statistics of no ended task, PostgreSQL would read all ended tasks instead.
+        in_no_index = sa.func.coalesce(c.purge_at, now_ms() + constant(1))
+        self.purge = sa.delete(table).where(of_keys, in_no_index <= now_ms())
         self.forget_users = sa.delete(users).where(users.c.user_name.in_(sa.bindparam("users", expanding=True)))
 
 

@@ -24,7 +24,15 @@ from psched.backends.rdb.lease_statements import (
     next_fence,
     size_column,
 )
-from psched.backends.rdb.schema import has_user, has_user_and_type, has_users, of_type, user_column
+from psched.backends.rdb.schema import (
+    has_user,
+    has_user_and_type,
+    has_users,
+    leased_of_users,
+    listed_twice,
+    of_type,
+    user_column,
+)
 from psched.backends.sql.compiled_statements import cached
 from psched.backends.sql.dialect import Dialect, now_ms
 
@@ -136,23 +144,27 @@ class UserStatements:
         self.change = sa.update(users).where(of_some).values(version=users.c.version + 1)
         self.insert = dialect.insert_new(users)
 
-        of_user = (has_user(table), c.user_name.in_(sa.bindparam("users", expanding=True)))
-        leased = (*of_user, user_column(table, "holder") > "", c.status == RUNNING)
         is_live = c.due > now_ms()
-        live = sa.func.count(sa.case((is_live, 1))).label("live")
-        most = sa.func.min(sa.case((sa.and_(is_live, c.max_running >= 1), c.max_running))).label("most")
-        self.leased = (
-            sa.select(c.user_name, live, most, sa.func.count().label("leased")).where(*leased).group_by(c.user_name)
-        )
+        rows = leased_of_users(dialect, table, c.user_name, c.due, c.max_running).subquery().c
+        live = sa.func.count(sa.case((rows.due > now_ms(), 1))).label("live")
+        most = sa.func.min(sa.case((sa.and_(rows.due > now_ms(), rows.max_running >= 1), rows.max_running)))
+        of_each = sa.select(rows.user_name, live, most.label("most"), sa.func.count().label("leased"))
+        self.leased = of_each.group_by(rows.user_name)
         has_row = sa.select(users.c.user_name, sa.literal(_HAS_ROW), sa.null(), sa.null()).where(of_some)
         self.leased_and_has_row = sa.union_all(self.leased, has_row)
         self.live_userless = sa.select(sa.func.count()).where(
             c.user_name == NO_USER, c.holder > "", c.status == RUNNING, is_live
         )
+        has_expired = c.due <= now_ms()
+        expired = leased_of_users(dialect, table, c.key).where(has_expired)
+        is_expired = expired.whereclause
+        assert is_expired is not None
+        if dialect.order_chooses_index:  # an UPDATE has no order
+            is_expired = sa.and_(dialect.among(c.key, expired), c.status == RUNNING, has_expired)
         # MariaDB assigns from left to right, and later expressions read new values: read `status` before writing it.
         self.end_expired = (
             sa.update(table)
-            .where(*leased, c.due <= now_ms())
+            .where(is_expired)
             .ordered_values(
                 (c.attempts, sa.case((has_no_run(table), c.attempts - 1), else_=c.attempts)),
                 (c.taken_ahead, EXPIRED),
@@ -170,12 +182,13 @@ class UserStatements:
         ours = (of_keys, c.claim == sa.bindparam("claim_number"), c.status == RUNNING)
         self.claimed = sa.select(*statements.claimed).where(*ours)
 
-        beyond = (user_column(table, "band") == sa.bindparam("of_band"), c.user_name > sa.bindparam("user"))
-        row = sa.select(c.user_name, c.due, c.max_running, now_ms().label("now")).where(*beyond)
-        next_user = row.order_by(c.user_name, user_column(table, "due"), c.key).limit(1)
-        with_user_and_type = (has_user_and_type(table), c.type == sa.bindparam("type_0", type_=c.type.type))
-        self.next_user = next_user.where(has_user(table))
-        self.next_user_of_type = next_user.where(*with_user_and_type)
+        row = sa.select(c.user_name, c.due, c.max_running, now_ms().label("now"))
+        in_band = row.where(user_column(table, "band") == sa.bindparam("of_band"))
+        next_user = in_band.order_by(c.user_name, user_column(table, "due"), c.key).limit(1)
+        user: sa.BindParameter[str] = sa.bindparam("user", type_=c.user_name.type)
+        self.next_user = next_user.where(has_user(table), c.user_name > user)
+        of_one = (has_user_and_type(table), c.type == sa.bindparam("type_0", type_=c.type.type))
+        self.next_user_of_type = next_user.where(*of_one, c.user_name > sa.select(user).scalar_subquery())
 
     def _build_window(self, types: TypesShape | None) -> sa.Select[Any]:
         """Return a SELECT of the :limit earliest due rows of the wanted types in :of_band."""
@@ -213,12 +226,17 @@ class UserStatements:
         if types is not None:
             rows = rows.where(among_types(self._dialect, table, types, number))
         name: sa.ColumnElement[str] = sa.bindparam(f"user_{number}", type_=c.user_name.type)
+        with_user = has_user(table)
         if types is not None and types.apart:
-            of_user = (has_user_and_type(table), c.user_name == sa.select(name).scalar_subquery())
-        else:
-            of_user = (has_user(table), c.user_name == name)
+            with_user, name = has_user_and_type(table), sa.select(name).scalar_subquery()
         band, due_at = user_column(table, "band"), user_column(table, "due")
-        return rows.where(band == wanted_band, *of_user, due_at <= now_ms()).order_by(due_at, c.key)
+        rows = rows.where(band == wanted_band, with_user)
+        if self._dialect.order_chooses_index:
+            # With `user_name = name` the user would not count as part of the order. Then PostgreSQL might read the rows
+            # of all users by another index.
+            until_now = sa.tuple_(c.user_name, due_at) <= sa.tuple_(name, now_ms())
+            return rows.where(c.user_name >= name, until_now).order_by(c.user_name, due_at, c.key)
+        return rows.where(c.user_name == name, due_at <= now_ms()).order_by(due_at, c.key)
 
 
 class WaitingUsersQuery:
@@ -273,7 +291,7 @@ class WaitingUsersQuery:
             running[NO_USER] = (connection.execute(self._statements.live_userless).scalar_one(), None)
         without_row = first_rows.keys() - {NO_USER}
         if without_row:
-            names = {"users": list(without_row)}
+            names = {"users": listed_twice(list(without_row))}
             for user, live, most, _ in connection.execute(self._statements.leased_and_has_row, names):
                 if live == _HAS_ROW:
                     without_row.discard(user)

@@ -13,6 +13,7 @@ from tests.stores.databases import DATABASES, SharedDatabases
 from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import open_bench
 from tests.stores.statements import Watch, watched
+from tests.stores.test_plans import stop_analysing
 
 FEW = 400
 """The maximum number of rows that a call may read, of about 4,500."""
@@ -143,6 +144,56 @@ def test_a_holder_without_leases_is_found_at_once(ours: QueueBench) -> None:
         with watched(ours) as watch:
             assert not ask()
         see_that_few_rows_were_read(watch, FEW)
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+@pytest.mark.parametrize("generic", [False, True], ids=["own plan", "generic plan"])
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed while all had one user"])
+def test_taking_tasks_of_many_users_by_type_reads_no_backlog(ours: QueueBench, analysed: bool, generic: bool) -> None:
+    """With such statistics, the index by type and user looks as good as those by type alone and by user alone."""
+    store = ours.queue()
+    stop_analysing(ours)
+    keys = [f"key{n:05}" for n in range(2000)]
+    store.submit([NewTask(keys[0], "backlog", run_at=LONG_AGO, user="one")])
+    ours.rows.copy(keys, lambda _: LONG_AGO)
+    if analysed:
+        analyse(ours)
+    ours.execute(f"UPDATE {{table}} SET user_name = substr({ours.quoted_key}, 7)")
+    store.submit([NewTask("other", "other", run_at=LONG_AGO)])
+    store.due_by_type()  # from now on, an acquire reads each type by itself
+    for _ in range(2):
+        with watched(ours, generic=generic) as watch:
+            assert len(store.acquire(10, 100, ["backlog", "rare"])) == 10
+        assert sum(watch.reads) <= WINDOW, "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_leases_of_other_users_are_not_read(ours: QueueBench) -> None:
+    """Statistics without leased tasks say that `holder` is always NULL."""
+    store = ours.queue()
+    stop_analysing(ours)
+    store.submit([NewTask(f"key{n:04}", "t", run_at=LONG_AGO, user=f"user{n:04}") for n in range(2000)])
+    analyse(ours)
+    ours.execute("UPDATE {table} SET status = 'running', holder = 'host/1/dead', attempts = 1")  # the leases have ended
+    with watched(ours) as watch:
+        assert len(store.acquire(10, 100)) == 10
+    assert sum(watch.reads) <= WINDOW, watch.plans
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_purging_reads_only_what_it_deletes(ours: QueueBench) -> None:
+    """Statistics without ended tasks say that `purge_at` is always NULL."""
+    store = ours.queue()
+    stop_analysing(ours)
+    store.submit([NewTask(f"key{n:04}", "t") for n in range(1500)])
+    analyse(ours)
+    ours.execute("UPDATE {table} SET status = 'finished', due = NULL, band = NULL, purge_at = updated - 300000")
+    with watched(ours) as watch:
+        assert store.purge(50) == 50
+    see_that_few_rows_were_read(watch, FEW)
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
