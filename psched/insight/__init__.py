@@ -1,7 +1,7 @@
 """Queries for people: what exists, what has happened, and what is late.
 
-The package opens read-only sessions of its own. On SQL, such a session refuses to write, and lets the database's
-planner choose plans. Without `long_reads` it also ends a statement after 2 s.
+The package opens read-only sessions of its own. On SQL, such a session refuses to write. Without `long_reads` it also
+ends a statement after 2 s, and on PostgreSQL it reads tables only by their indexes, as workers do.
 
 Most queries do not read a whole table: counts end at a limit ("10,000+"), and pages end after a number of rows. Only
 the forecast, the week ahead, the simulation, and iterators such as `rows`, `history` and `audit` read whole tables,

@@ -82,7 +82,8 @@ class StoreSettings:
       connections.
     - `read_only`: for `psched.insight`, which never writes. On SQL the sessions refuse writes, and no statement takes
       longer than 2 s. On Redis the store waits at most 2.5 s for an answer.
-    - `long_reads`: whether a read-only store may take as long for a statement as other stores.
+    - `long_reads`: whether a read-only store may take as long for a statement as other stores. On PostgreSQL the
+      planner may then choose any plan.
     """
 
     url: str

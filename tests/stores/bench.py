@@ -136,11 +136,14 @@ class Bench:
         quote = "`" if self.database == "mysql" else '"'
         return f"{quote}{self.columns.key}{quote}"
 
-    def open(self, holder: str | None = None, url: str | None = None, read_only: bool = False) -> ScheduleStore:
+    def open(
+        self, holder: str | None = None, url: str | None = None, read_only: bool = False, long_reads: bool = False
+    ) -> ScheduleStore:
         """Open another store, like another process. It is closed at the end of the test."""
         name = f"host/1/{next(self._numbers)}" if holder is None else holder
         place = self.url if url is None else url
-        settings = StoreSettings(url=place, holder=name, schedules=self.table, pooler=self.pooler, read_only=read_only)
+        access = {"read_only": read_only, "long_reads": long_reads}
+        settings = StoreSettings(url=place, holder=name, schedules=self.table, pooler=self.pooler, **access)
         store = open_stores(self.type, settings).schedules
         assert store is not None
         self._opened.append(store)

@@ -17,6 +17,7 @@ from tests.stores.databases import DATABASES, SharedDatabases
 from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import made_bench
 from tests.stores.statements import Watch, watched
+from tests.stores.test_plans import stop_analysing
 
 pytestmark = pytest.mark.new_table
 
@@ -33,6 +34,7 @@ on_databases = pytest.mark.parametrize(
 SCHEDULES: dict[str, Callable[[ScheduleInsight], object]] = {
     "counts": lambda insight: insight.counts(MOST),
     "types": lambda insight: insight.types(most=MOST),
+    "types of a scrape": lambda insight: insight.types(most=1),
     "page": lambda insight: insight.page(limit=10),
     "page of a type": lambda insight: insight.page(type="rare", limit=10),
     "page of a prefix": lambda insight: insight.page(prefix="key0000", limit=10),
@@ -49,6 +51,7 @@ SCHEDULES: dict[str, Callable[[ScheduleInsight], object]] = {
 TASKS: dict[str, Callable[[TaskInsight], object]] = {
     "counts": lambda insight: insight.counts(MOST),
     "types": lambda insight: insight.types(most=MOST),
+    "types of a scrape": lambda insight: insight.types(most=1),
     "page": lambda insight: insight.page(limit=10),
     "waiting of a type": lambda insight: insight.page(status="waiting", type="rare", limit=10),
     "waiting of a user": lambda insight: insight.page(status="waiting", user="user0007", limit=10),
@@ -66,12 +69,7 @@ def test_questions_about_schedules_read_few_rows(bench: Bench, store: ScheduleSt
     store.acquire(20, 1000)
     bench.write("key04500", type="rare")
     bench.execute(ANALYSE[bench.database])
-    insight = ScheduleInsight(ScheduleCollection(bench.open(read_only=True), TIMES, Defaults()))
-    for name, ask in SCHEDULES.items():
-        ask(insight)
-        with watched(bench) as watch:
-            ask(insight)
-        see_that_few_rows_were_read(bench, watch, name)
+    insight = see_that_schedules_are_found(bench)
     bench.rows.copy_change({"key": f"key{n:05}"} for n in range(1, 30))
     counts = []
     for limit in (1, 25):
@@ -81,11 +79,41 @@ def test_questions_about_schedules_read_few_rows(bench: Bench, store: ScheduleSt
     assert counts[0] == counts[1], "the audit of 25 schedules sends as many statements as that of one"
 
 
+@on_databases
+@pytest.mark.parametrize("analysed", ["never", "while all were due", "while none was due"])
+@pytest.mark.parametrize("generic", [False, True], ids=["own plan", "generic plan"])
+def test_old_statistics_do_not_slow_down_questions_about_schedules(
+    bench: Bench, store: ScheduleStore, analysed: str, generic: bool
+) -> None:
+    then, now = (FAR_OFF, LONG_AGO) if analysed == "while none was due" else (LONG_AGO, FAR_OFF)
+    stop_analysing(bench)
+    bench.fill(store, [f"key{n:05}" for n in range(6000)], lambda _: then)
+    if analysed != "never":
+        bench.execute(ANALYSE[bench.database])
+    bench.write("key04500", type="rare")
+    bench.execute(f"UPDATE {{table}} SET due = {LONG_AGO}000 WHERE {bench.quoted_key} < 'key00020'")
+    store.acquire(20, 1000)
+    bench.execute(f"UPDATE {{table}} SET due = {now}000, next_time = {now}000")
+    see_that_schedules_are_found(bench, generic)
+
+
+def see_that_schedules_are_found(bench: Bench, generic: bool = False) -> ScheduleInsight:
+    """Ask each question of `SCHEDULES`, and fail if one of them reads many rows."""
+    insight = ScheduleInsight(ScheduleCollection(bench.open(read_only=True), TIMES, Defaults()))
+    for name, ask in SCHEDULES.items():
+        ask(insight)
+        with watched(bench, generic=generic) as watch:
+            ask(insight)
+        see_that_few_rows_were_read(bench, watch, name)
+    return insight
+
+
 @pytest.fixture(params=DATABASES)
 def queue(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
-    """A queue with 1,500 finished tasks, 1,500 that are not due, and 1,500 due ones, of 500 users."""
+    """A queue with 1,500 finished tasks, 1,500 that are not due, and 1,500 due ones, of 500 users. Never analysed."""
     with made_bench(databases, "rdb", request.param, tmp_path, new=True) as bench:
         store = bench.queue()
+        stop_analysing(bench)
         store.submit([NewTask(f"done{n:04}", "t", user=f"user{n % 500:04}") for n in range(1500)])
         bench.execute(
             "UPDATE {table} SET status = 'finished', due = NULL, band = NULL, finished_at = updated,"
@@ -96,15 +124,18 @@ def queue(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: 
             store.submit([NewTask(f"{name}{n:04}", "t", user=user, run_at=first + n) for n, user in enumerate(users)])
         store.submit([NewTask("rare", "rare", run_at=LONG_AGO)])
         store.acquire(20, 1000)
-        bench.execute(ANALYSE[bench.database])
         yield bench
 
 
-def test_questions_about_tasks_read_few_rows(queue: QueueBench) -> None:
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize("generic", [False, True], ids=["own plan", "generic plan"])
+def test_questions_about_tasks_read_few_rows(queue: QueueBench, analysed: bool, generic: bool) -> None:
+    if analysed:
+        queue.execute(ANALYSE[queue.database])
     insight = TaskInsight(Queue(queue.queue(read_only=True), TIMES))
     for name, ask in TASKS.items():
         ask(insight)
-        with watched(queue) as watch:
+        with watched(queue, generic=generic) as watch:
             ask(insight)
         see_that_few_rows_were_read(queue, watch, name)
 

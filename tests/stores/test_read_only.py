@@ -66,13 +66,13 @@ def test_a_statement_ends_after_two_seconds_and_is_not_repeated(bench: Bench, st
 
 
 @pytest.mark.parametrize("bare", [("rdb", "postgresql"), ("rdb", PGBOUNCER)], indirect=True, ids="-".join)
-def test_plans_are_the_planner_s_own(bench: Bench, store: ScheduleStore) -> None:
+def test_only_long_reads_may_read_a_table_without_an_index(bench: Bench, store: ScheduleStore) -> None:
     def setting(one: ScheduleStore, name: str) -> Any:
         return database_of(one).scalar(sa.text(f"SELECT current_setting('{name}')"))
 
-    reader = bench.open(read_only=True)
+    reader, long_reader = (bench.open(read_only=True, long_reads=long) for long in (False, True))
     for name in ("enable_seqscan", "enable_bitmapscan", "enable_sort"):
-        assert (setting(store, name), setting(reader, name)) == ("off", "on")
+        assert [setting(each, name) for each in (store, reader, long_reader)] == ["off", "off", "on"]
     assert setting(reader, "transaction_read_only") == "on"
     assert setting(store, "transaction_read_only") == "off"
 

@@ -20,7 +20,14 @@ from psched.backends.common.rows import (
     read_rule_use,
 )
 from psched.backends.rdb.next_due import DueTimes
-from psched.backends.rdb.schema import has_status, has_user, is_no_backfill, of_type, user_column
+from psched.backends.rdb.schema import (
+    has_status,
+    has_type,
+    is_no_backfill,
+    leased_of_users,
+    listed_twice,
+    of_type,
+)
 from psched.backends.rdb.waiting_users import NO_USER, least_of
 from psched.backends.sql.capped_counts import CappedCounts, Indexed, capped
 from psched.backends.sql.compiled_statements import Statement, cached
@@ -92,7 +99,7 @@ class RdbCounts:
             rows = [first[name, band] for band in bands]
             waiting = Counted.up_to(most, sum(row.rows for row in rows) - held)
             if leased.more:
-                waiting = cached(_waiting_of_type, self._table, tuple(bands)).read(
+                waiting = cached(_waiting_of_type, type(self._database.dialect), self._table, tuple(bands)).read(
                     connection, most // 10, {"of_type": name}
                 )[WAITING]
             due = Counted.up_to(most, sum(row.due for row in rows))
@@ -148,12 +155,13 @@ def _first_of_each(dialect: type[Dialect], table: sa.Table, count: int) -> State
     return Statement(sa.union_all(*parts))
 
 
-def _waiting_of_type(table: sa.Table, bands: Sequence[int | None]) -> CappedCounts:
+def _waiting_of_type(dialect: type[Dialect], table: sa.Table, bands: Sequence[int | None]) -> CappedCounts:
     """Return the statement that counts the waiting rows of the type :of_type. It reads each row."""
     c = table.c
-    of_type = c.type == sa.bindparam("of_type", type_=c.type.type)
+    of_type, same = has_type(dialect, table, sa.bindparam("of_type", type_=c.type.type))
+    order, index = (*same, c.due, c.key), f"{table.name}_type_due"
     rows = [
-        Indexed([of_type, *([] if band is None else [c.band == _number(band)]), c.status == _WAITING], (c.due, c.key))
+        Indexed([of_type, *([] if band is None else [c.band == _number(band)]), c.status == _WAITING], order, index)
         for band in bands
     ]
     return CappedCounts(table, {WAITING: rows})
@@ -291,13 +299,11 @@ class RdbTaskCounts(RdbCounts):
         return Counted(waiting, found.more)
 
     def running_of(self, user: str) -> tuple[int, int | None]:
-        c = self._table.c
-        held = (has_user(self._table), c.user_name == sa.bindparam("user"), user_column(self._table, "holder") > "")
-        live = (*held, c.status == RUNNING, c.due > now_ms())
-        limit = sa.func.min(sa.case((c.max_running >= 1, c.max_running)))
-        statement = sa.select(sa.func.count(), limit).where(*live)
-        count, least = self._database.run(lambda connection, _: connection.execute(statement, {"user": user}).one())
-        return count, least_of(least, None)
+        def work(connection: sa.Connection, _: bool) -> tuple[int, int | None]:
+            of_user = [*self._running_of_users(connection, [user])] or [(user, 0, None)]
+            return of_user[0][1], least_of(of_user[0][2], None)
+
+        return self._database.run(work)
 
     def users(self, limit: int, most: int) -> DueUsers:
         return self._database.run(lambda connection, _: self._users(connection, limit, most))
@@ -340,13 +346,14 @@ class RdbTaskCounts(RdbCounts):
         self, connection: sa.Connection, names: Sequence[str]
     ) -> Iterator[tuple[str, int, int | None]]:
         c = self._table.c
-        limit = sa.func.min(sa.case((c.max_running >= 1, c.max_running)))
-        is_live = (c.status == RUNNING, c.due > now_ms())
         users = [name for name in names if name != NO_USER]
         if users:
-            of_users = (has_user(self._table), c.user_name.in_(users), user_column(self._table, "holder") > "")
-            of_each = sa.select(c.user_name, sa.func.count(), limit).where(*of_users, *is_live).group_by(c.user_name)
-            yield from ((name, count, least) for name, count, least in connection.execute(of_each))
+            dialect, is_live = type(self._database.dialect), c.due > now_ms()
+            rows = leased_of_users(dialect, self._table, c.user_name, c.max_running).where(is_live).subquery().c
+            limit = sa.func.min(sa.case((rows.max_running >= 1, rows.max_running)))
+            of_each = sa.select(rows.user_name, sa.func.count(), limit).group_by(rows.user_name)
+            found = connection.execute(of_each, {"users": listed_twice(users)})
+            yield from ((user, count, least) for user, count, least in found)
         if NO_USER in names:
             running = _running(self._table)
             without = capped(

@@ -33,7 +33,7 @@ from psched.backends.rdb.counts import RdbScheduleCounts
 from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
-from psched.backends.rdb.schema import calendars_table, is_no_backfill, schedules_table
+from psched.backends.rdb.schema import calendars_table, has_type, is_no_backfill, schedules_table
 from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.compiled_statements import cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
@@ -99,18 +99,25 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
 
     def list(self, wanted: ScheduleFilter = ScheduleFilter()) -> Iterator[ScheduleRow]:  # noqa: B008 - frozen
         c = self._table.c
-        conditions = [] if wanted.type is None else [c.type == wanted.type]
+        conditions: builtins.list[sa.ColumnElement[bool]] = []
+        same: Sequence[sa.ColumnElement[Any]] = ()
+        if wanted.type is not None:
+            type_ = sa.literal(wanted.type, c.type.type)
+            of_type, same = has_type(type(self._database.dialect), self._table, type_)
+            conditions.append(of_type)
         if wanted.prefix is not None:
             conditions.append(begins_with(c.key, wanted.prefix))
+        order: Sequence[sa.Column[Any]] = ()
         if wanted.held:
             conditions.append(c.holder.is_not(None))
+            order = (c.holder,)
         if wanted.failing:
             conditions.append(c.failing.is_not(None))
+            order = (c.failing, c.key)
         if wanted.due_from is not None:
             conditions.append(c.due >= milliseconds(wanted.due_from))
         if wanted.due_until is not None:
             conditions.append(c.due <= milliseconds(wanted.due_until))
-        order: Sequence[sa.Column[Any]] = ()
         if wanted.owner is not None:
             conditions.append(c.owner == wanted.owner)
             order = (c.owner, c.key)
@@ -121,7 +128,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         # The index by type is also ordered by due time, as the result must be.
         is_ordered = not (wanted.held or wanted.failing) and others == (None, None, None)
         rows = read_pages(
-            self._database, sa.select(*c), c.key, c.due, conditions, after, wanted.page, order, None, is_ordered
+            self._database, sa.select(*c), c.key, c.due, conditions, after, wanted.page, order, None, is_ordered, same
         )
         return with_tag(map(self._read, rows), wanted.tag)
 

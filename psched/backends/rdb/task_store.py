@@ -34,6 +34,7 @@ from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, new_number,
 from psched.backends.rdb.schema import (
     USER_BAND,
     has_status,
+    has_type,
     has_user,
     queue_table,
     user_column,
@@ -97,8 +98,13 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         c = self._table.c
-        values = {c.type: wanted.type, c.user_name: wanted.user}
-        conditions = [column == value for column, value in values.items() if value is not None]
+        conditions: builtins.list[sa.ColumnElement[bool]] = []
+        same: Sequence[sa.ColumnElement[Any]] = ()
+        if wanted.type is not None:
+            of_type, same = has_type(type(self._database.dialect), self._table, sa.literal(wanted.type, c.type.type))
+            conditions.append(of_type)
+        if wanted.user is not None:
+            conditions.append(c.user_name == wanted.user)
         of_index = None  # conditions that the index by type or by user can check by itself
         if wanted.status is not None:
             conditions += has_status(self._table, wanted.status)
@@ -114,10 +120,10 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             if wanted.type is None and wanted.late is None:
                 of_index = [c.user_name == wanted.user, *of_user]
         after = () if wanted.after is None else (wanted.after,)
-        order: tuple[sa.Column[Any], ...] = ()
+        order: Sequence[sa.ColumnElement[Any]] = ()
         if wanted.type is not None and wanted.user is None and wanted.status == WAITING:
-            order = (c.band, c.due, c.key)
-            of_index = [c.type == wanted.type, c.band.is_not(None)] if wanted.late is None else None
+            order = (*same, c.band, c.due, c.key)
+            of_index = [conditions[0], c.band.is_not(None)] if wanted.late is None else None
         if wanted.prefix is not None and of_index is not None:
             of_index.append(begins_with(c.key, wanted.prefix))
         is_ordered = wanted.status in (TASK_FAILED, TASK_CANCELLED) and wanted.late is None

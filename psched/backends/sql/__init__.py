@@ -60,4 +60,4 @@ def open_database(
     if unusable is not None:
         raise ConfigError(f"url: the option {unusable} needs a Python object, which a URL cannot contain; remove it")
     full = parsed.set(drivername=f"{dialect.name}+{driver or dialect.driver}")
-    return (database or Database)(dialect(full, Tls.of(tls), timeouts, connections, pooler, read_only))
+    return (database or Database)(dialect(full, Tls.of(tls), timeouts, connections, pooler, read_only, long_reads))

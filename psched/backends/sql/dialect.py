@@ -192,6 +192,7 @@ class Dialect:
     connections: int = 1
     pooler: str = "auto"
     read_only: bool = False
+    long_reads: bool = False
     shares_sessions: bool = field(default=False, init=False)
     """Whether a pooler is configured or was found, and may give each transaction another session."""
 

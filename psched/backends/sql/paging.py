@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
@@ -90,17 +91,21 @@ class OrderedPages:
         order: Mapping[str, sa.ColumnElement[Any]],
         page_size: int,
         in_parts: bool = False,
+        same: Sequence[sa.ColumnElement[Any]] = (),
+        equals: _Equals = operator.eq,
     ) -> None:
         """`order`: the columns by their names in `rows`. Together their values must be unique.
 
         `in_parts`: whether two statements read a page after the first: one statement for the rows with the same first
         value as the last row, and one for the rows after those. With one statement, PostgreSQL and SQLite read all rows
-        with this first value again for each page. Many schedules may be due at the same time.
+        with this first value again for each page. Many schedules may be due at the same time. `same`: columns that have
+        the same value in all rows, and precede `order` in the index. `equals` returns the condition that a column has a
+        value.
         """
         self._order = order
         self._page_size = page_size
-        self._first = rows.order_by(*order.values()).limit(page_size)
-        parts = _parts_that_follow(order) if in_parts else [_follows(order, {})]
+        self._first = rows.order_by(*same, *order.values()).limit(page_size)
+        parts = _parts_that_follow(order, equals) if in_parts else [_follows(order, {})]
         self._next = [self._first.where(part) for part in parts]
 
     def pages(
@@ -131,12 +136,15 @@ class OrderedPages:
             statements = [self._first.where(_follows(self._order, last))] if is_invalid else self._next
 
 
-def _parts_that_follow(order: Mapping[str, sa.ColumnElement[Any]]) -> Iterator[sa.ColumnElement[bool]]:
+_Equals = Callable[[sa.ColumnElement[Any], sa.ColumnElement[Any]], sa.ColumnElement[bool]]
+
+
+def _parts_that_follow(order: Mapping[str, sa.ColumnElement[Any]], equals: _Equals) -> Iterator[sa.ColumnElement[bool]]:
     """Yield a condition for the rows with the same first value as the last row, and one for the rows after those."""
     (name, column), *others = order.items()
-    after: sa.ColumnElement[Any] = sa.bindparam(f"after_{name}")
+    after: sa.ColumnElement[Any] = sa.bindparam(f"after_{name}", type_=column.type)
     if others:
-        yield sa.and_(column == after, _follows(dict(others), {}))
+        yield sa.and_(equals(column, after), _follows(dict(others), {}))
     yield column > after
 
 
@@ -172,9 +180,10 @@ def read_pages(
     conditions: Sequence[sa.ColumnElement[bool]] = (),
     after: Sequence[Any] = (),
     page_size: int | None = None,
-    filter_order: Sequence[sa.Column[Any]] = (),
+    filter_order: Sequence[sa.ColumnElement[Any]] = (),
     few_conditions: Sequence[sa.ColumnElement[bool]] | None = None,
     is_filter_ordered: bool = False,
+    same: Sequence[sa.ColumnElement[Any]] = (),
 ) -> Iterator[sa.RowMapping]:
     """Yield the rows of the SELECT `rows` that meet `conditions`, ordered by due time and key; without `due`, by key.
 
@@ -185,6 +194,7 @@ def read_pages(
     `TaskFilter`. `filter_order`: the columns of the index that finds the rows for `conditions`; without it PostgreSQL
     may read the whole table. `few_conditions`: those of `conditions` that this index can check without reading rows;
     None: all of them. `is_filter_ordered`: whether this index has the wanted order, and so can be read page by page.
+    `same`: columns that have the same value in all rows that meet `conditions`, and precede the order in this index.
     """
     order = {"key": key} if due is None else {"due": due, "key": key}
     keys = sa.select(*(column.label(name) for name, column in order.items())).where(*conditions)
@@ -197,8 +207,10 @@ def read_pages(
         by_index = map(_served_by_index, conditions if few_conditions is None else few_conditions)
         passing = sa.select(*keys.selected_columns).where(*by_index)
         found = _few(database, passing.order_by(*filter_order), after, few)
+    in_parts = not database.dialect.finds_ranges_in_or
+    equals: _Equals = operator.eq if same else database.dialect.by_index  # one index must serve the whole order
     pages: Iterable[Sequence[Any]] = (
-        OrderedPages(keys, order, size, not database.dialect.finds_ranges_in_or).pages(database.rows, after)
+        OrderedPages(keys, order, size, in_parts, same, equals).pages(database.rows, after)
         if found is None
         else [found[first : first + size] for first in range(0, len(found), size)]
     )

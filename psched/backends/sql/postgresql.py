@@ -221,9 +221,9 @@ class PostgreSQLDialect(Dialect):
     def prepare(self, connection: Any) -> None:
         """Set up the session. Behind a pooler, set up each transaction, because other clients may share the session.
 
-        The planner must read due rows by their index, even in a table that was never analysed. So other plans are
-        disabled, except for readers. A disabled plan looks so expensive that PostgreSQL would compile it, and a
-        compilation takes 100 ms. So jit is disabled, too.
+        The planner must read few rows by an index, even in a table that was never analysed or has changed since. So
+        other plans are disabled, except for `long_reads`. A disabled plan looks so expensive that PostgreSQL would
+        compile it, and a compilation takes 100 ms. So jit is disabled, too.
         """
         settings = {
             "statement_timeout": f"{self.timeouts.statement * 1000:.0f}",
@@ -231,7 +231,7 @@ class PostgreSQLDialect(Dialect):
             "idle_in_transaction_session_timeout": f"{self.timeouts.read * 1000:.0f}",
             "jit": "off",
         }
-        if not self.read_only:
+        if not self.long_reads:
             settings |= dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort"), "off")
         if self._is_psycopg:
             _bound_waiting(connection, self.timeouts.read)
