@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, Connection, Table, bindparam, delete, func, i
 from psched.backends.common.rows import milliseconds, read_failure, read_overdue, storable
 from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import by_index, now_ms
+from psched.backends.sql.dialect import now_ms, with_index_hint
 from psched.model import Claim
 from psched.store.alert_store import Overdue, UnreportedFailure
 from psched.store.ledger import OnCommit
@@ -32,7 +32,7 @@ class RdbOverdueAlerts:
         this = (c.key == bindparam("of_key"), occurrence == bindparam("of_time"))
         columns = (c.key, c.type, occurrence.label("next_time"), c.delay_ms, c.status, c.attempts, c.node, c.last_error)
         late = select(*columns, now_ms().label("now")).where(is_late).order_by(c.alert_at, c.key)
-        self._overdue = by_index(late.limit(bindparam("limit")), table, "alert")
+        self._overdue = with_index_hint(late.limit(bindparam("limit")), table, "alert")
         self._unreported = self._overdue.where(is_unreported, is_free)
         until = now_ms() + bindparam("span", type_=BigInteger)
         self._claim = update(table).where(*this, is_late, is_unreported, is_free).values(alert_claimed_until=until)
@@ -74,7 +74,7 @@ class RdbFailures:
         this = c.key == bindparam("of_key"), c.scheduled_time == bindparam("of_time"), c.fence == bindparam("of_fence")
         free = c.claimed_until <= now_ms()
         first = select(*c).where(free).order_by(c.claimed_until, c.key).limit(_FREE)
-        self._free = by_index(first, table, "claimed")
+        self._free = with_index_hint(first, table, "claimed")
         until = now_ms() + bindparam("span", type_=BigInteger)
         self._claim = update(table).where(*this, free).values(claimed_until=until)
         self._delete = delete(table).where(*this)

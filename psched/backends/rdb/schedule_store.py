@@ -37,7 +37,7 @@ from psched.backends.rdb.schema import calendars_table, has_type, is_no_backfill
 from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.compiled_statements import cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import by_index, now_ms
+from psched.backends.sql.dialect import now_ms, with_index_hint
 from psched.backends.sql.ledger import LEDGER_TABLES, SqlLedger
 from psched.backends.sql.ledger_writer import LedgerWriter
 from psched.backends.sql.paging import begins_with, read_pages
@@ -270,9 +270,9 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         without_data = [column for column in c if column is not c.data]
         no_backfill = is_no_backfill(table)
         rows = sa.select(*without_data).where(no_backfill).limit(most)
-        self._long_due = by_index(rows.where(c.due <= ago).order_by(c.due, c.key), table, "due")
+        self._long_due = with_index_hint(rows.where(c.due <= ago).order_by(c.due, c.key), table, "due")
         runs = c.paused_from.is_(None) | c.paused_until.is_not(None)
-        self._failing = by_index(rows.where(c.failing <= ago, runs).order_by(c.failing, c.key), table, "failing")
+        self._failing = with_index_hint(rows.where(c.failing <= ago, runs).order_by(c.failing, c.key), table, "failing")
         self._delete = sa.delete(table).where(c.key == sa.bindparam("lease_key"))
         is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
 

@@ -19,7 +19,7 @@ from psched.backends.common.rows import (
 )
 from psched.backends.common.table_name_check import checked_name
 from psched.backends.sql.bulk_statements import rows_in
-from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongText, met_by_all
+from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongText, met_by_all, with_index_hint
 from psched.backends.sql.ledger import limit_columns, option_columns
 from psched.keys import BACKFILL_PREFIX
 
@@ -79,10 +79,8 @@ def of_type(
     the rows of other types. MariaDB and MySQL obey a hint. PostgreSQL must find no other index with the order of the
     SELECT. In this order it ignores a column with a plain equality.
     """
-    c, hint = table.c, f"FORCE INDEX ({table.name}_type_due)"
     condition, same = has_type(dialect, table, type_)
-    rows = rows.where(condition).order_by(*same, c.due, c.key)
-    return rows.with_hint(table, hint, "mysql").with_hint(table, hint, "mariadb")
+    return with_index_hint(rows.where(condition).order_by(*same, table.c.due, table.c.key), table, "type_due")
 
 
 def has_type(

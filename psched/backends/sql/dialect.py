@@ -74,7 +74,7 @@ def _larger_of(element: larger_of, compiler: SQLCompiler, **options: Any) -> str
     return f"{name}({compiler.process(element.clauses, **options)})"
 
 
-def by_index(rows: Select[Any], table: Table, suffix: str) -> Select[Any]:
+def with_index_hint(rows: Select[Any], table: Table, suffix: str) -> Select[Any]:
     """Return `rows` with a hint for MariaDB and MySQL: the index that serves the condition and the order.
 
     Without the hint they read and sort all rows if the statistics say that most rows meet the condition, or that few
