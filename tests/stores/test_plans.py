@@ -233,14 +233,14 @@ def see_that_few_rows_were_read(watch: Watch) -> None:
     assert not [plan for plan in whole if not plan.startswith("schedules type=ALL key=None Deleting")], story
 
 
-def stop_analysing(bench: Bench) -> None:
+def stop_analysing(bench: Bench, table: str = "{table}") -> None:
     """Keep PostgreSQL from gathering statistics of the table, as in a new table's first minute."""
     if bench.database == "postgresql":
-        bench.execute("ALTER TABLE {table} SET (autovacuum_enabled = false)")
+        bench.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
 
 
-def analyse(bench: Bench) -> None:
+def analyse(bench: Bench, table: str = "{table}") -> None:
     """Let the database gather its statistics now."""
     bench.execute(
-        {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE {table}", "postgresql": "ANALYZE {table}"}[bench.database]
+        {"sqlite": "ANALYZE", "mysql": f"ANALYZE TABLE {table}", "postgresql": f"ANALYZE {table}"}[bench.database]
     )

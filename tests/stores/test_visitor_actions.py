@@ -9,6 +9,8 @@ from psched.store.visitor_actions import VisitorActions
 from tests.stores.bench import Bench
 from tests.stores.databases import DATABASES, on_our_tables
 from tests.stores.lost_answers import answer_lost
+from tests.stores.statements import watched
+from tests.stores.test_plans import analyse, stop_analysing
 
 pytestmark = pytest.mark.new_table
 
@@ -60,3 +62,24 @@ def test_old_actions_are_deleted(bench: Bench, store: ScheduleStore) -> None:
 @pytest.mark.parametrize("bare", [("rdb_compat", "sqlite")], indirect=True, ids="-".join)
 def test_the_originals_tables_have_no_place_for_it(store: ScheduleStore) -> None:
     assert store.actions is None
+
+
+@pytest.mark.parametrize("bare", [("rdb", database) for database in DATABASES], indirect=True, ids="-".join)
+@pytest.mark.parametrize("generic", [False, True], ids=["own plan", "generic plan"])
+def test_the_actions_on_one_row_are_found_without_reading_the_others(
+    bench: Bench, store: ScheduleStore, generic: bool
+) -> None:
+    """The statistics say that all actions were on the same row."""
+    table = "psched_actions"
+    stop_analysing(bench, table)
+    bench.execute(f"DELETE FROM {table}")
+    values = ", ".join(f"({n}, '{bench.table}', {n}, 'user', 'pause', 'old')" for n in range(2000))
+    key = bench.quoted_key
+    bench.execute(f"INSERT INTO {table} (number, table_name, at, user_name, action, {key}) VALUES {values}")
+    analyse(bench, table)
+    bench.execute(f"UPDATE {table} SET {key} = 'new' WHERE number > 0")
+    for wanted, count in (("new", 20), ("old", 1), ("none", 0)):
+        with watched(bench, table=table, generic=generic) as watch:
+            assert len(actions_of(store).last(20, wanted)) == count
+        assert sum(watch.reads) <= 100, "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
+    bench.execute(f"DELETE FROM {table}")

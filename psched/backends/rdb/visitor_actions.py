@@ -9,7 +9,7 @@ from functools import cache
 import sqlalchemy as sa
 
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_ms
+from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_ms, with_index_hint
 from psched.store.visitor_actions import VisitorAction
 
 
@@ -57,10 +57,15 @@ class RdbVisitorActions:
         self._database.run(work)
 
     def last(self, limit: int, key: str | None = None) -> Sequence[VisitorAction]:
-        c = actions_table().c
-        wanted = [c.table_name == self._table, *([] if key is None else [c.key == key])]
-        columns = (c.at, c.user_name, c.action, c.key, c.detail)
-        found = self._database.rows(sa.select(*columns).where(*wanted).order_by(c.at.desc()).limit(limit))
+        table = actions_table()
+        c = table.c
+        actions = sa.select(c.at, c.user_name, c.action, c.key, c.detail).where(c.table_name == self._table)
+        if key is not None:
+            of_key = c.key == key
+            if self._database.dialect.order_chooses_index:  # with `of_key` the order would be that of the times alone
+                of_key, actions = c.key.between(key, key), actions.order_by(c.key.desc())
+            actions = with_index_hint(actions.where(of_key), table, "key")
+        found = self._database.rows(actions.order_by(c.at.desc()).limit(limit))
         return [
             VisitorAction(row["at"] / 1000, row["user_name"], row["action"], row["key"], row["detail"]) for row in found
         ]

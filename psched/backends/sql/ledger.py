@@ -457,9 +457,13 @@ def _union(parts: Sequence[sa.Select[Any]], order: Sequence[Any], limits_in_unio
 
 
 def _next_key_of_each(key: sa.Column[Any], count: int) -> Statement:
-    """Return a SELECT of one row with `count` columns: the first key after :after_0, after :after_1, and so on."""
+    """Return a SELECT of one row with `count` columns: the first key after :after_0, after :after_1, and so on.
+
+    With min() PostgreSQL would read all keys that follow if there was one key when it last analysed the table.
+    """
     after = [sa.bindparam(f"after_{place}", type_=key.type) for place in range(count)]
-    return Statement(sa.select(*(sa.select(sa.func.min(key)).where(key > each).scalar_subquery() for each in after)))
+    first = sa.select(key).order_by(key).limit(1)
+    return Statement(sa.select(*(first.where(key > each).scalar_subquery() for each in after)))
 
 
 def _between(column: sa.Column[Any], wanted: LedgerFilter) -> Iterator[sa.ColumnElement[bool]]:

@@ -9,8 +9,9 @@ import pytest
 from psched.store import ScheduleStore
 from psched.store.ledger import Definition, Ledger, LedgerFilter
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
+from tests.stores.databases import DATABASES
 from tests.stores.statements import watched
-from tests.stores.test_plans import see_that_few_rows_were_read, stop_analysing
+from tests.stores.test_plans import analyse, see_that_few_rows_were_read, stop_analysing
 
 pytestmark = pytest.mark.new_table
 
@@ -126,6 +127,21 @@ READS = (
     run_times,
 )
 VERBS = (*READS, trim_nothing, trim_old, trim_many)
+
+
+@pytest.mark.parametrize("bare", DATABASES, indirect=True)
+def test_the_next_keys_are_found_even_if_the_statistics_know_one_key(bench: Bench, store: ScheduleStore) -> None:
+    """With min() PostgreSQL would read all keys that follow."""
+    assert store.ledger is not None
+    stop_analysing(bench, "{table}_changes")
+    bench.add(store, "key")
+    bench.rows.copy_change({"version": n} for n in range(100, 3000))
+    analyse(bench, "{table}_changes")
+    bench.execute("DELETE FROM {table}_changes WHERE version BETWEEN 100 AND 2999")
+    bench.rows.copy_change({"key": f"key{k:04}"} for k in range(3000))
+    with watched(bench) as watch:
+        next_keys(store.ledger)
+    see_that_few_rows_were_read(watch)
 
 
 def test_no_statement_reads_the_whole_ledger(bench: Bench, full: Ledger) -> None:
