@@ -22,11 +22,11 @@ from psched.backends.common.rows import (
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.schema import (
     has_status,
-    has_type,
     is_no_backfill,
     leased_of_users,
     listed_twice,
     of_type,
+    type_condition_and_order,
 )
 from psched.backends.rdb.waiting_users import NO_USER, least_of
 from psched.backends.sql.capped_counts import CappedCounts, Indexed, capped
@@ -158,7 +158,7 @@ def _first_of_each(dialect: type[Dialect], table: sa.Table, count: int) -> State
 def _waiting_of_type(dialect: type[Dialect], table: sa.Table, bands: Sequence[int | None]) -> CappedCounts:
     """Return the statement that counts the waiting rows of the type :of_type. It reads each row."""
     c = table.c
-    of_type, same = has_type(dialect, table, sa.bindparam("of_type", type_=c.type.type))
+    of_type, same = type_condition_and_order(dialect, table, sa.bindparam("of_type", type_=c.type.type))
     order, index = (*same, c.due, c.key), f"{table.name}_type_due"
     rows = [
         Indexed([of_type, *([] if band is None else [c.band == _number(band)]), c.status == _WAITING], order, index)

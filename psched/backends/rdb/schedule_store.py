@@ -33,7 +33,7 @@ from psched.backends.rdb.counts import RdbScheduleCounts
 from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
-from psched.backends.rdb.schema import calendars_table, has_type, is_no_backfill, schedules_table
+from psched.backends.rdb.schema import calendars_table, is_no_backfill, schedules_table, type_condition_and_order
 from psched.backends.sql.bulk_statements import BulkUpdate, GivenColumns
 from psched.backends.sql.compiled_statements import cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
@@ -103,7 +103,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         same: Sequence[sa.ColumnElement[Any]] = ()
         if wanted.type is not None:
             type_ = sa.literal(wanted.type, c.type.type)
-            of_type, same = has_type(type(self._database.dialect), self._table, type_)
+            of_type, same = type_condition_and_order(type(self._database.dialect), self._table, type_)
             conditions.append(of_type)
         if wanted.prefix is not None:
             conditions.append(begins_with(c.key, wanted.prefix))

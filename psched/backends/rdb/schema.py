@@ -79,11 +79,11 @@ def of_type(
     the rows of other types. MariaDB and MySQL obey a hint. PostgreSQL must find no other index with the order of the
     SELECT. In this order it ignores a column with a plain equality.
     """
-    condition, same = has_type(dialect, table, type_)
+    condition, same = type_condition_and_order(dialect, table, type_)
     return with_index_hint(rows.where(condition).order_by(*same, table.c.due, table.c.key), table, "type_due")
 
 
-def has_type(
+def type_condition_and_order(
     dialect: type[Dialect], table: sa.Table, type_: sa.ColumnElement[str]
 ) -> tuple[sa.ColumnElement[bool], Sequence[sa.ColumnElement[Any]]]:
     """Return the condition that a row has a type, and the columns that must precede the due time in an order.

@@ -34,9 +34,9 @@ from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, new_number,
 from psched.backends.rdb.schema import (
     USER_BAND,
     has_status,
-    has_type,
     has_user,
     queue_table,
+    type_condition_and_order,
     user_column,
     users_table,
 )
@@ -101,7 +101,8 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         conditions: builtins.list[sa.ColumnElement[bool]] = []
         same: Sequence[sa.ColumnElement[Any]] = ()
         if wanted.type is not None:
-            of_type, same = has_type(type(self._database.dialect), self._table, sa.literal(wanted.type, c.type.type))
+            value = sa.literal(wanted.type, c.type.type)
+            of_type, same = type_condition_and_order(type(self._database.dialect), self._table, value)
             conditions.append(of_type)
         if wanted.user is not None:
             conditions.append(c.user_name == wanted.user)

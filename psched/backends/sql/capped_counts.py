@@ -79,8 +79,7 @@ def _sum(table: sa.Table, groups: Sequence[Indexed], place: int) -> sa.ColumnEle
     """Return the number of rows in `groups`. If one of them has `limit` rows, return at least `limit`.
 
     The statement first looks for row number `limit` of each group. If there is such a row, the statement counts
-    nothing. This test is faster than counting, because MariaDB copies the rows that it counts up to a
-    limit.
+    nothing. This test is faster than counting, because MariaDB copies the rows that it counts up to a limit.
     """
     limit = sa.bindparam(f"{_LIMIT}_{place}", type_=sa.Integer, required=True)
     skipped = sa.bindparam(f"{_SKIPPED}_{place}", type_=sa.Integer, required=True)

@@ -85,7 +85,10 @@ def with_index_hint(rows: Select[Any], table: Table, suffix: str) -> Select[Any]
 
 
 class _Presumed(FunctionElement[bool]):
-    """A condition, of which SQLite presumes how many rows meet it. Other databases see only the condition."""
+    """A condition. SQLite presumes how many rows meet it, and does not use its statistics.
+
+    For other databases it is the plain condition.
+    """
 
     type = Boolean()
     inherit_cache = True
@@ -297,7 +300,7 @@ class Dialect:
 
     @classmethod
     def by_index(cls, column: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Return the condition that `column` equals `value`, for a join that must look `column` up in its index."""
+        """Return the condition that `column` equals `value`. The rows must be found by an index on `column`."""
         return column == value
 
     @classmethod

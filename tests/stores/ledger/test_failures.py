@@ -134,13 +134,19 @@ def keep_as_told(bench: Bench, keys: list[str], until: int = FAR_OFF) -> None:
         connection.execute(table.insert(), told)
 
 
-@pytest.mark.new_table
-def test_a_claim_reads_few_of_many_failures(bench: Bench, keep: Keep) -> None:
+def keep_many(bench: Bench, keep: Keep, until: int) -> LeaseStore:
+    """Return a store with the failure of "key" and 3,000 others that are reported until `until`."""
     stop_analysing(bench)
     ours = keep("schedules")
-    assert ours.failures is not None
     fail(ours, "key")
-    keep_as_told(bench, [f"key{n:04}" for n in range(3000)], until=0)
+    keep_as_told(bench, [f"key{n:04}" for n in range(3000)], until)
+    return ours
+
+
+@pytest.mark.new_table
+def test_a_claim_reads_few_of_many_failures(bench: Bench, keep: Keep) -> None:
+    ours = keep_many(bench, keep, until=0)
+    assert ours.failures is not None
     with watched(bench) as watch:
         assert ours.failures.claim(60) is not None
     see_that_few_rows_were_read(watch)
@@ -148,11 +154,8 @@ def test_a_claim_reads_few_of_many_failures(bench: Bench, keep: Keep) -> None:
 
 @pytest.mark.new_table
 def test_a_claim_reads_few_failures_where_many_are_being_told(bench: Bench, keep: Keep) -> None:
-    stop_analysing(bench)
-    ours = keep("schedules")
+    ours = keep_many(bench, keep, until=FAR_OFF)
     assert ours.failures is not None
-    fail(ours, "key")
-    keep_as_told(bench, [f"key{n:04}" for n in range(3000)])
     with watched(bench) as watch:
         failure = ours.failures.claim(60)
         assert failure is not None
